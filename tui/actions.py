@@ -114,7 +114,7 @@ ACTIONS = (
         "order",
         "any order: try, pin, exclude, budget, profile, pause …, or a screen's name",
         ":",
-        harm="has to be written out and entered",
+        harm="takes effect only after you type it and press enter",
         verb="autoscout steer SESSION ORDER",
     ),
 )

@@ -208,7 +208,7 @@ class SessionApp(Wired[None]):
         if run is None:
             return
         self.session.mark(run.configuration.id)
-        self.notify(f"{len(self.session.marked)} marked to compare; 6 shows them")
+        self.notify(f"{len(self.session.marked)} marked to compare; press 6 to see them")
 
     def action_cycle(self) -> None:
         self._panes.pane.cycle()

@@ -133,7 +133,7 @@ def keep_job(kb: Path, text: bytes, begins: str = "") -> KeptJob:
         return KeptJob(path, path)
     whole = os.memfd_create("job")
     os.write(whole, text)
-    note(f"{path} has {secrets.HIDDEN} in place of each secret, so --resume needs the job as it was given here")
+    note(f"{path} has {secrets.HIDDEN} in place of each secret, so also pass the original job file to --resume")
     return KeptJob(path, Path(f"/proc/{os.getpid()}/fd/{whole}"))
 
 

@@ -180,7 +180,7 @@ def test_forgetting_names_the_traces_that_remain(kb: Path):
     store.ingest(kb, write(kb, "t", journal.Answered(measurement=m, measured_by="s")))
     (kb.parent / "kb.duckdb.bak-1").write_bytes(b"older")
     left = "\n".join(forget.forget(kb, ["s"]).left)
-    assert "the journal of t repeats 1 of these measurements" in left
+    assert "the journal of t still contains copies of 1 of these measurements" in left
     assert "kb.duckdb.bak-1 is an older copy" in left
 
 

@@ -579,7 +579,7 @@ async def test_comparing_configurations_sessions_jobs_and_the_front(tmp_path):
         await pilot.press("c")
         await until(pilot, lambda: "best value" in text_of(app))
         await pilot.press("c")
-        await until(pilot, lambda: "are beaten by none" in text_of(app))
+        await until(pilot, lambda: "are Pareto-optimal" in text_of(app))
 
 
 async def test_a_similar_job_is_rejected_and_accepted_as_a_warm_start(tmp_path):

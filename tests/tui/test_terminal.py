@@ -141,7 +141,7 @@ def test_a_killed_engine_is_seen_and_the_session_resumes(terminal, job, tmp_path
     (session,) = sessions(tmp_path)
     pid = int((tmp_path / "sessions" / session / "owner.lock").read_text().split()[0])
     os.kill(pid, 9)
-    terminal.shows("its process is gone")
+    terminal.shows("the session's process is gone")
     terminal.type("q")
     terminal.shows("did not end by itself")
     terminal.run("tune", "--resume", session, "--kb", str(kb))
@@ -180,7 +180,7 @@ def test_real_experiments_through_a_lost_terminal_a_second_one_ctrl_c_and_a_kill
         other.shows("paus")
         pid = int((tmp_path / "sessions" / session / "owner.lock").read_text().split()[0])
         os.kill(pid, 9)
-        other.shows("its process is gone", f"autoscout tune --resume {session}")
+        other.shows("the session's process is gone", f"autoscout tune --resume {session}")
         other.type("q")
         other.shows("bash-")  # what is typed before that, the closing screens would take
         other.run("tune", "--resume", session, "--kb", str(kb))

@@ -51,9 +51,7 @@ def _answer(call: Call, name: str, arguments: dict[str, Any]) -> ToolAnswer:
         return ToolAnswer(refused=f"there is no tool {name[:60]!r}; the tools are {', '.join(TOOLS)}")
     try:
         if (size := len(msgspec.json.encode(arguments))) > _LARGEST:
-            return ToolAnswer(
-                refused=f"the arguments have {size:,} characters; {_LARGEST:,} are enough for any question"
-            )
+            return ToolAnswer(refused=f"the arguments have {size:,} characters; at most {_LARGEST:,} are allowed")
         found, cut = bounded(msgspec.to_builtins(row.run(call, msgspec.convert(arguments, row.asked)), str_keys=True))
         return ToolAnswer(answer=found, left_out=cut)
     except msgspec.ValidationError as error:

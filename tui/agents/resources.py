@@ -49,6 +49,6 @@ def text(limits: AgentLimits, address: str) -> str:
     elif kind == "session":
         found = "\n".join(watch(Call(limits=limits, client=""), OfWatching(session=name))["lines"])
     else:
-        raise AutoscoutError(f"{address[:100]!r}: nothing has that address; resources/list lists all", 2)
+        raise AutoscoutError(f"{address[:100]!r}: there is no such resource; resources/list lists all resources", 2)
     found = plain(secrets.redacted(found))
     return found if len(found) <= MOST else f"{found[:MOST]}\n… {len(found) - MOST:,} characters more"

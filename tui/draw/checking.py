@@ -73,7 +73,7 @@ def regions(state: State, width: int, height: int, ascii_only: bool) -> Text:
     """The regions in which the simulators fail: the knob values with the largest errors compared with all others."""
     found = _regions(state)
     if not found:
-        return Text("too few checks to tell one region from another", style="dim")
+        return Text("too few checks to compare regions", style="dim")
     epsilon = state.checks[-1].epsilon
     top = max([r.mape for r in found] + [r.elsewhere or 0.0 for r in found]) or 1.0
     text = Text(no_wrap=True, overflow="ellipsis")

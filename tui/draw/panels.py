@@ -204,7 +204,7 @@ def trust(state: State, width: int, height: int, ascii_only: bool) -> Text:
         text.append(f"MAPE {last.mape:.1%} {sign} {last.epsilon:.0%} {_verdict(fine, count)}\n")
         height -= 1
         if state.unscored > _UNSCORED:
-            text.append(f"{state.unscored} since then not scored\n", style="bold")
+            text.append(f"{state.unscored} runs since that check\n", style="bold")
             height -= 1
         elif height > 3:
             spark = sparkline([c.mape for c in state.checks], max(4, width - 12), ascii_only)

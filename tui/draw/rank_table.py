@@ -36,7 +36,9 @@ _CONDITIONS = {  # condition of a run → (title, unit)
 def ranks(state: State, width: int, height: int, ascii_only: bool) -> Text:
     run = newest(state)
     if run is None or run.measurement is None:
-        return Text("its ranks: not recorded" if state.ended else "no run has reported its ranks yet", style="dim")
+        return Text(
+            "ranks of the newest run: not recorded" if state.ended else "no run has reported its ranks yet", style="dim"
+        )
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"#{run.number or '–'} {run.name}\n", style="dim")
     return text.append(rank_rows(run.measurement, width, height - 1, ascii_only))

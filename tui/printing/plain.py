@@ -176,7 +176,7 @@ class Progress:
 
     def _worth(self) -> str:
         o = self.outlook
-        return "" if o is None else f"; chance that one 1 % better is left: {o.chance:.0%}"
+        return "" if o is None else f"; chance that a 1 % better one is left: {o.chance:.0%}"
 
     def _measured(self, m: Measurement, what: str) -> None:
         c = cost(self.job.objective, m)

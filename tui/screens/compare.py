@@ -24,7 +24,7 @@ class ComparePane(Pane):
     help = {
         "side by side": "the best ones and the default, or those marked by m; ~ is predicted, ± 95 %",
         "which knob the gain comes from": "the way from the reference to the best, one knob after another",
-        "which knobs matter": "how much each knob alone changed, where two runs differ in it only",
+        "which knobs matter": "the effect of each knob alone, from pairs of runs that differ only in it",
     }
 
     def compose(self) -> ComposeResult:

@@ -26,7 +26,7 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
 @click.option(
     "--sparse", metavar="A,B", help="Knobs that are choices. Default: names, switches, and numbers with two values."
 )
-@click.option("--dense", metavar="A,B", help="Knobs that are ordered numbers. Default: the others.")
+@click.option("--dense", metavar="A,B", help="Knobs that are ordered numbers. Default: all knobs that are not choices.")
 @click.option("--where", metavar="SQL", help="Only rows for which this predicate holds.")
 @click.option("--group-by", metavar="A,B", help="One landscape for each value of these columns.")
 @click.option("--status", metavar="COLUMN", help="Rows where it is not `ok` are failures, which cost an evaluation.")
@@ -36,7 +36,7 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
     "simulators",
     metavar="COLUMN",
     multiple=True,
-    help="Predictions that cost nothing, for every row. With --job: good, biased or linear; good+80 adds noise.",
+    help="A simulator's prediction of every row. With --job: good, biased or linear; good+80 adds noise.",
 )
 @click.option("--noise", type=NumberRange(0, 2), default=0.0, show_default=True, help="Lognormal noise on each result.")
 @click.option("--strategies", metavar="A,B", help=f"Default: {_STRATEGIES}. NAME:KEY=VALUE changes a hyper-parameter.")
@@ -58,8 +58,19 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
     metavar="N",
     help="With --table: add this many switches without effect.",
 )
-@click.option("--as-sessions", is_flag=True, help="Runs end like sessions: when settled, or long without a gain.")
-@click.option("--out", "--resume", "folder", metavar="FOLDER", type=PATH, help="Keep finished runs.")
+@click.option(
+    "--as-sessions",
+    is_flag=True,
+    help="End runs as sessions end: if the result is settled, or after long without a gain.",
+)
+@click.option(
+    "--out",
+    "--resume",
+    "folder",
+    metavar="FOLDER",
+    type=PATH,
+    help="Keep finished runs in this folder, and reuse them.",
+)
 @click.option("--markdown", is_flag=True, help="Tables as Markdown.")
 @common
 def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as_json: bool, **options: Any) -> None:
@@ -84,7 +95,7 @@ def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as
     else:
         assert job is not None
         if given := [name for name in _TABLE_ONLY if options[name]]:
-            raise click.UsageError(f"{_option(given[0])} is about the columns of a --table")
+            raise click.UsageError(f"{_option(given[0])} names a column, so it needs --table")
         found = asked.of_job(load_job(job), options)
     click.echo(asked.compared(*found, _STRATEGIES, options, as_json, note, progress, text.table))
 

@@ -13,7 +13,11 @@ from tui.options import common, existing_kb, load_job, names_job, note, session_
     "--format", "form", default="command", show_default=True, help="command, json, yaml, slurm, k8s, compose, router …"
 )
 @click.option(
-    "--config", "knobs", metavar="NAME|KNOB=VALUE", multiple=True, help="Another configuration than the winner."
+    "--config",
+    "knobs",
+    metavar="NAME|KNOB=VALUE",
+    multiple=True,
+    help="Export this configuration instead of the winner.",
 )
 @click.option("--check", is_flag=True, help="Start it here first: two iterations, or one answer from a server.")
 @click.option("--soak", is_flag=True, help="Run it here first for 200 iterations, with a checkpoint and an evaluation.")
@@ -33,13 +37,15 @@ def export(
         from autoscout.deploy.serving_by_kind import router
 
         if knobs or check or soak:
-            raise click.UsageError("--format router exports the best of each kind of device; it cannot be started here")
+            raise click.UsageError(
+                "--format router exports the best of each kind of device; omit --config, --check and --soak"
+            )
         click.echo(router(existing_kb(kb), session), nl=False)
         return
     if names_job(session):
         job = load_job(Path(session))
         found = exporting.of_job(job, list(knobs))
-        note("this was not measured; `autoscout profile` measures it")
+        note("this configuration was not measured; `autoscout profile` measures it")
     else:
         job, found = exporting.of_session(existing_kb(kb), session, list(knobs))
     text = exporting.written(job, found, form)

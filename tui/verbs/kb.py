@@ -119,9 +119,9 @@ def similar(what: str, accept: str | None, reject: str | None, count: int, kb: P
     "maps",
     metavar="COLUMN=NAME",
     multiple=True,
-    help="The meaning of a column: a knob, a metric, status, cost_s …; - leaves it out, + keeps it.",
+    help="The meaning of a column: a knob, a metric, status, cost_s …; - ignores it, + keeps it.",
 )
-@click.option("--set", "sets", metavar="KNOB=VALUE", multiple=True, help="A knob that all rows have in common.")
+@click.option("--set", "sets", metavar="KNOB=VALUE", multiple=True, help="A knob's value in all rows.")
 @click.option("--unit", "units", metavar="COLUMN=UNIT", multiple=True, help="us, ms, s, min, h; bytes, mib, gib …")
 @click.option("--reader", help="Reader of the file; by default detected.")
 @click.option("--dry-run", is_flag=True, help="Say what would be imported, and store nothing.")
@@ -285,7 +285,7 @@ def restore(copy: Path, kb: Path | None, as_json: bool) -> None:
     from tui.printing import kb_report
 
     new, aside = care.restore(kb_path(kb), copy)
-    kept = f"; the file that was there is {aside}" if aside else ""
+    kept = f"; the previous file is now {aside}" if aside else ""
     document = {"new": new, "aside": str(aside) if aside else None}
     kb_report.say(document, f"restored; {new} measurements came from journals and imports{kept}", as_json)
 
@@ -294,7 +294,7 @@ def restore(copy: Path, kb: Path | None, as_json: bool) -> None:
 @click.argument("sessions", metavar="[SESSION]...", nargs=-1, shell_complete=session_names)
 @click.option("--host", help="Every session that ran on this host.")
 @click.option("--import", "imported", metavar="ID", help="An import; `autoscout sql 'FROM imports'` lists them.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @common
 def forget(
     sessions: tuple[str, ...], host: str | None, imported: str | None, yes: bool, kb: Path | None, as_json: bool

@@ -39,7 +39,7 @@ def trace(server: str, duration: str, out: Path | None, kb: Path | None, as_json
     traffic = traffic_of(load)
     note(f"{load.requests} requests in {load.seconds:.0f} s; {load.running:.0f} running, {load.waiting:.0f} waiting")
     if load.waiting > load.running:
-        note("more requests wait than run: the rate is what the server finishes, but more arrive")
+        note("more requests wait than run, so the measured rate is below the rate of arrivals")
     if as_json:
         document(load)
         return
@@ -72,7 +72,7 @@ def when(
     from tui.printing.document import document
 
     if openmetrics and not watch:
-        raise click.UsageError("--openmetrics goes with --watch")
+        raise click.UsageError("--openmetrics needs --watch")
     path = kb_path(kb)
     winner = looked.winner_of(path, session)
     served = source.startswith(("http://", "https://"))
@@ -109,7 +109,7 @@ def _watched(session: str, watch: "ServerWatch | LogWatch", source: str, file: P
             said = str(error)
         if watch.restarts > restarts:
             restarts = watch.restarts
-            note("the server or the log restarted, which is no change of the winner; watching continues")
+            note("the server or the log restarted; the answer does not change, and watching continues")
         time.sleep(EVERY_S)
 
 

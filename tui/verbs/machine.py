@@ -55,7 +55,7 @@ def targets(job_file: Path | None, audited: bool, draft: tuple[str, ...], kb: Pa
             audit_report.audit(found, as_json)
         return
     if job_file:
-        raise click.UsageError("a job needs --audit or --draft")
+        raise click.UsageError("JOB.toml needs --audit or --draft")
     machine_report.targets([target(name) for name in names()], as_json)
 
 

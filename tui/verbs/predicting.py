@@ -52,11 +52,11 @@ def predict(
         return
     if usd is not None or watts is not None:
         if assignments:
-            raise click.UsageError("a budget chooses the cluster itself; limit knobs in the job's [space] instead")
+            raise click.UsageError("--usd and --watts choose the cluster; limit knobs in the job's [space] instead")
         _buy(job_file, usd, watts, today, kb, as_json)
         return
     if today is not None:
-        raise click.UsageError("--today corrects what a budget buys; give --usd or --watts too")
+        raise click.UsageError("--today needs --usd or --watts")
     from autoscout.space.explain import parse
     from autoscout.targets.jobs import JobSpace
     from autoscout.tuning import predict as predicting

@@ -12,9 +12,9 @@ from tui.options import PATH, NumberRange, common, kb_path, load_job
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
 @click.option("--rank", "ranks", metavar="N", type=int, multiple=True, help="Trace only this rank (may be repeated).")
 @click.option(
-    "--timeout", "limit_s", metavar="SECONDS", type=NumberRange(min=1), default=300, help="Seconds for everything."
+    "--timeout", "limit_s", metavar="SECONDS", type=NumberRange(min=1), default=300, help="Time limit in seconds."
 )
-@click.option("--fresh", is_flag=True, help="Trace again even what is known.")
+@click.option("--fresh", is_flag=True, help="Trace again, even if results are stored.")
 @click.option("--parts", is_flag=True, help="Compose the shadow from small jobs' traces, which configurations share.")
 @click.option(
     "--one-device", is_flag=True, help="Also run these ranks on one device: real kernels, priced communication."
@@ -65,9 +65,9 @@ def shadow(
     name = space.name(configuration)
     kind = target_of(job)
     if parts and ranks:
-        raise AutoscoutError("--parts composes every stage that differs; omit --rank, or trace it without --parts", 2)
+        raise AutoscoutError("--parts composes all different stages; omit --rank, or trace the rank without --parts", 2)
     if one_device and (parts or ranks):
-        raise AutoscoutError("--one-device runs a rank of every stage that differs; omit --parts and --rank", 2)
+        raise AutoscoutError("--one-device runs one rank of each different stage; omit --parts and --rank", 2)
     remembered = None if fresh else kb_path(kb)
     losses = [_loss(text) for text in lose]
     asked = ShadowAsked(job, configuration, name, remembered, limit_s, list(ranks), parts=parts, losses=losses)

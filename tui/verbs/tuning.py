@@ -134,7 +134,7 @@ def tune(
         stored = store.session_started(path, resume).job
         job = with_budget(session.with_secrets(stored, _checked_job(job_file, stored)), profiles, wall)
         if profiles is not None and searched(store.journalled(path, resume)):
-            raise click.UsageError(f"{resume} no longer searches, so --profiles comes too late; {ANEW}")
+            raise click.UsageError(f"the search of {resume} has ended, so --profiles has no effect; {ANEW}")
     elif job_file is None:
         raise click.UsageError(_NO_JOB)
     else:
@@ -149,7 +149,7 @@ def tune(
         from autoscout.deploy.session_script import script
 
         if kept is None or of_config:
-            raise click.UsageError("--as goes with a job file")
+            raise click.UsageError("--as needs a job file")
         options = _as_given("form", "kb", "no_tui", "verbose", "job_file", "detach", "as_json")
         text = script(form, job, kept, path, options)
         click.echo(json.dumps({"form": form, "script": text}) if as_json else text, nl=as_json)
@@ -242,7 +242,7 @@ def _write_report(kb: Path, what: str, file: Path, as_json: bool) -> None:
     journal = journal_of(kb, what)
     state = fold(journals.events(journal, plain=True))
     if state.job is None:
-        raise AutoscoutError(f"{journal}: holds no session", 2)
+        raise AutoscoutError(f"{journal}: contains no session", 2)
     file.write_text(page(state))
     if as_json:
         click.echo(json.dumps({"report": str(file)}))
@@ -322,7 +322,9 @@ def _in_front(
             orders.give(folder, orders.parsed("budget", [str(profiles)], "tune --resume"))
         result = session.resume(resume, path, progress.see, on_note, stop, job, wall)
         if wall and result.experiments == sum(isinstance(e, journals.ExperimentStarted) for e in past):
-            on_note(f"no wall had ended this session; what is unproven is decided by: autoscout gate {resume}")
+            on_note(
+                f"--wall has no effect, as no time limit ended this session; to prove its gain: autoscout gate {resume}"
+            )
         return result
     except loop.Interrupted:
         note(f"interrupted; everything measured is kept, continue with: {_resume_line(progress.session, kb)}")
