@@ -54,7 +54,7 @@ def test_what_the_journals_have_beyond_it_shows(kb: Path):
     log = journal.Journal(kb.parent / "sessions" / "s" / "journal.jsonl")
     log.append(ended(measured(20.0, tp=20)))
     log.close()
-    assert failed(kb)["journals"].startswith("the journals of s contain more;")
+    assert failed(kb)["journals"].startswith("the journals of s contain events that are not stored yet;")
     assert store.ingest_all(kb) == (1, [])
     assert failed(kb) == {}
 
@@ -66,7 +66,7 @@ def test_a_copied_folder_of_a_session_has_nothing_more(kb: Path):
     log = journal.Journal(sessions / "s-copied" / "journal.jsonl")
     log.append(ended(measured(20.0, tp=20)))
     log.close()
-    assert failed(kb)["journals"].startswith("the journals of s-copied contain more;")
+    assert failed(kb)["journals"].startswith("the journals of s-copied contain events that are not stored yet;")
     assert store.ingest_all(kb) == (1, [])
     assert failed(kb) == {}
 

@@ -44,7 +44,7 @@ def test_a_folder_without_a_journal_and_a_link_are_left_alone(kb: Path, tmp_path
     (kb.parent / "sessions" / "link").symlink_to(precious)
     (kb.parent / "sessions" / "notes").mkdir()
     for name in ("link", "notes"):
-        with pytest.raises(AutoscoutError, match="nothing is known of"):
+        with pytest.raises(AutoscoutError, match="there is no session or import"):
             forget.forget(kb, [name])
     assert (precious / "journal.jsonl").read_text() == "mine"
 

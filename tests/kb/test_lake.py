@@ -98,7 +98,7 @@ def test_half_copied_and_changed_files_are_passed_over_and_said(two):
     moved = lake.pull(bob, folder)
     assert moved[:2] == (0, 0)
     assert len(moved.passed_over) == 3
-    assert f"{first}: not whole, or changed" in "\n".join(moved.passed_over)
+    assert f"{first} is incomplete or was changed" in "\n".join(moved.passed_over)
     first.write_bytes(whole)
     assert lake.pull(bob, folder).sessions == 1
 

@@ -169,7 +169,7 @@ def test_device_time_is_one_budget_for_all_servers_and_a_day(tmp_path: Path):
     limits = AgentLimits(folder=folder_of_jobs(tmp_path), kb=tmp_path / "kb.duckdb", device_s=100.0)
     assert limits.reserved("one", "60s") == 60
     assert AgentLimits(folder=limits.folder, kb=limits.kb, device_s=100.0).reserved("two", "1h") == 40
-    assert "used up for today" in refusal(limits, "tune", {"job": "replay.toml"})
+    assert "have used all their device-seconds today" in refusal(limits, "tune", {"job": "replay.toml"})
 
 
 @pytest.mark.parametrize("path", ["../kb.duckdb", "/etc/passwd", "link.toml", "a\0b", ""])

@@ -495,7 +495,7 @@ async def test_the_cluster_screen_says_who_holds_the_devices_and_what_waits(tmp_
     assert "held by other-7" in shown
     assert f"process {os.getpid()}" in shown
     assert "waiting for the devices for 01:0" in shown
-    assert "which process 4711 has" in shown
+    assert "that process 4711 uses" in shown
     assert "order: try tp=2, before the next experiment" in shown
     assert "memory" in shown
 

@@ -174,7 +174,7 @@ def test_a_report_holds_everything_and_lets_nothing_in():
     for there in (
         "36 % faster than",
         name(configuration(pp=2, tp=2, mbs=2, ar="selective")),
-        "34% that one",
+        "34% chance that one",
         "; +36 % over the reference, 95 % interval ",
         "the axis is in s/iter",
         meanings(JOB)["ar"],

@@ -20,8 +20,7 @@ def audit(found: Audit, as_json: bool) -> None:
 
 
 def _lines(found: Audit) -> list[str]:
-    how = "the engine's own parser and validation" if found.parses else "the engine's configuration classes (this "
-        "release has no parser)"
+    how = "its own parser and validation" if found.parses else "its configuration classes (this release has no parser)"
     known = "a recorded release" if found.recorded else "a release without a record"
     lines = [f"{found.engine} ({known}), compared through {how}, for {', '.join(found.jobs)}", ""]
     lines += [f"calls of our workers that do not fit: {len(found.unfit)}", *(f"  {text}" for text in found.unfit)]
