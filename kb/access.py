@@ -36,7 +36,7 @@ def like(new: Path, old: Path) -> None:
     listed = _listed(old, mode)
     if before != after:
         listed = _with_former(listed, before, after)
-        if before[1] != after[1]:  # the file has another group, which must not get more access than everybody
+        if before[1] != after[1]:  # the new group must not get more access than other users
             mode = mode & ~0o070 | (mode & 0o007) << 3
     with contextlib.suppress(OSError):  # some filesystems have no permissions
         os.chmod(new, mode)

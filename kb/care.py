@@ -171,7 +171,7 @@ def _journals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
             continue
         if tail and tail.problem:
             problems.append(str(tail.problem))
-        elif tail and tail.events:  # complete lines are missing, not only the last one, which a killed process tore
+        elif tail and tail.events:  # complete lines are missing, not only an incomplete last one
             late.append(door.plain(path.parent.name))
     if late:
         problems.append(

@@ -1,6 +1,6 @@
 """A user's decisions about warm starts: which past jobs may contribute knowledge to which job.
 
-They are stored as lines of a file next to the knowledge base; of several about the same two jobs, the last one counts.
+They are stored as lines of a file next to the knowledge base; the last decision about a pair of jobs counts.
 """
 
 import os

@@ -20,7 +20,7 @@ def look_up(con: "DuckDBPyConnection") -> None:
     [(here,)] = con.execute(
         "CREATE OR REPLACE TEMP TABLE here AS SELECT id FROM measurement WHERE id IN (SELECT id FROM arriving)"
     ).fetchall()
-    # Usually all measurements are new, in which case only the id column was scanned.
+    # `_ALL` scans many columns, so it is only queried if any of the ids are stored.
     con.execute(f"CREATE OR REPLACE TEMP TABLE known AS FROM ({_ALL}) WHERE {'id IN (FROM here)' if here else 'false'}")
 
 

@@ -5,7 +5,7 @@ from kb.within_events import Event, Part, WarmSource
 
 
 class SearchEnded(Event, frozen=True, tag="search_ended"):
-    """`reason`: budget · wall · device_time · converged · settled (no better is expected) · exhausted · stopped."""
+    """`reason`: budget · wall · device_time · converged · settled (no better one is expected) · exhausted · stopped."""
 
     reason: str
 

@@ -220,8 +220,8 @@ def _decision_rows(tail: _Tail) -> Iterator[dict[str, Any]]:
 
 
 def _measurement_rows(tails: list[_Tail]) -> list[dict[str, Any]]:
-    """Rows of `incoming`. Experiments come before measurements that a session took from the knowledge base, because of
-    equal rows the first one is stored, and experiments have more information."""
+    """Rows of `incoming`. Experiments come before measurements that a session took from the knowledge base, because
+    only the first of equal rows is stored, and experiments have more information."""
     ended: list[dict[str, Any]] = []
     answered: list[dict[str, Any]] = []
     for tail in tails:

@@ -74,7 +74,8 @@ def _ask(request: Request) -> Any:
     assert process.stdin
     assert process.stdout
     try:
-        with contextlib.suppress(BrokenPipeError):  # the process may have ended; stdin stays open, as its end kills it
+        # The process may have ended. Its stdin stays open, because closing it would kill the process.
+        with contextlib.suppress(BrokenPipeError):
             process.stdin.write(msgspec.json.encode(request) + b"\n")
             process.stdin.flush()
         answer = process.stdout.read()

@@ -30,7 +30,7 @@ _EXPLAINED = ("experts", "active share", "kv_heads", "load per device", "memory 
 _EXPLAINED += ("input_len", "output_len")
 
 Number = float | str | None
-MemoryOf = Callable[[Node], float]  # GiB of one of a node's devices; 0: unknown
+MemoryOf = Callable[[Node], float]  # memory of one device of the node in GiB; 0: unknown
 
 
 class _Weight(NamedTuple):

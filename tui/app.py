@@ -359,7 +359,7 @@ def _keep_all() -> None:
 
 
 def _typed_in(widget: Widget | None) -> bool:
-    """Whether a widget is a text input, all of which have a blinking cursor."""
+    """Whether a widget is a text input; only these have a blinking cursor."""
     return hasattr(widget, "cursor_blink")
 
 

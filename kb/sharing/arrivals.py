@@ -83,7 +83,7 @@ def _check_job(read: Any, stored: str, id: str, name: str) -> None:
     job: Job = read(stored)
     door.name(name or "", "job")
     door.check_job(job)
-    trace = job.traffic.trace and not job.traffic.trace_id  # older ids depend on its path, which is not stored
+    trace = job.traffic.trace and not job.traffic.trace_id  # older ids depend on the trace's path, which is not stored
     if not trace and job.id != id:
         raise Refused(f"the job {name} does not match its id {door.shown(str(id))}")
 

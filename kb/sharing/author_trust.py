@@ -1,7 +1,7 @@
 """Trust in the authors of measurements that come from a lake: how these measurements are used.
 
     answer   like our own, except that configurations that failed are run again before the failure counts
-    hint     a warm start tries its best configurations; it replaces no experiments and trains no simulators
+    hint     a warm start tries their best configurations; they replace no experiments and train no simulators
     ignore   stored but not used
 
 An author without a decision has the level `hint`. Trust is looked up whenever a row is used, so changes take effect at

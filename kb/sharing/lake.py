@@ -5,8 +5,8 @@ merging needs no coordination.
     LAKE/forgotten/<name>                                                a session that must not be stored any more
 
 Files never change. They are written under another name and then renamed, and accepted only if their content has the
-hash in their name, so incomplete files are ignored. Pushing or pulling twice changes nothing. A row of a file is a row
-of the table in its column `kind`.
+hash in their name, so incomplete files are ignored. Pushing or pulling twice changes nothing. Each row of a
+file belongs to the table in its column `kind`.
 """
 
 import contextlib

@@ -20,8 +20,8 @@ _BEGINS = "begins"  # key of log lines about new sessions
 
 
 class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """`folder`: with the job files that agents may use; `device_s`: limit on the device-seconds of all sessions that
-    agents begin within a day, on any server; 0: no session. Final rounds do not count, as in `tune`."""
+    """`folder`: contains the job files that agents may use; `device_s`: limit on the device-seconds of all sessions
+    that agents begin within a day, on any server; 0: no session. Final rounds do not count, as in `tune`."""
 
     folder: Path
     kb: Path

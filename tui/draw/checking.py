@@ -11,7 +11,7 @@ from tui.text import fit, number
 
 
 def checks(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """Predicted against measured values, for every check by the trust guard."""
+    """Predicted against measured values, for every check of the simulators."""
     points = []
     for check in state.checks:
         if check.measured is not None:
@@ -90,7 +90,7 @@ def regions(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def _regions(state: State) -> list[Region]:
-    """The regions that the trust guard finds in the journal's checks, if their error is larger than elsewhere."""
+    """The regions in which the checks in the journal show a larger error than elsewhere."""
     if not state.checks:
         return []
     knobs = {run.name: run.configuration.knobs for run in state.runs}

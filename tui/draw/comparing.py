@@ -27,7 +27,8 @@ def side_by_side(state: State, marked: list[str], width: int) -> Text:
     costs = median_costs(state, groups)
     ranked = sorted(costs, key=lambda key: costs[key])
     winner = state.confirmed.winner.id if state.confirmed is not None else ""
-    first = [winner] if winner in groups else []  # even if single runs of others were faster than its mean
+    # The winner comes first even if single runs of other configurations were faster than its mean.
+    first = [winner] if winner in groups else []
     chosen = [key for key in marked if key in groups] or list(dict.fromkeys([*first, *ranked]))
     wide = label_width(name for rows in groups.values() for name in _named(rows[0]))
     fits = max(1, min(_MOST, (width - wide) // 14))

@@ -143,7 +143,7 @@ def standings(state: State, width: int, ascii_only: bool) -> Text:
 
 
 def _ordering(knobs: list[str], arrow: str, width: int) -> str:
-    """An ordering of knobs as text: as many names as fit, from the tree's root on, and the number of the others."""
+    """An ordering of knobs as text: as many names as fit, from the tree's root on, and the number of further knobs."""
     for shown in range(len(knobs), 0, -1):
         left = len(knobs) - shown
         line = arrow.join(knobs[:shown]) + (f"{arrow}{left} more" if left else "")

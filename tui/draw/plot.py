@@ -46,7 +46,7 @@ def plot(
     labels = {0: number(high), height - 1: number(low)}
     if level is not None:
         labels[_row(level, low, high, height)] = number(level)
-    if steps:  # replaces the label of a level in the same row, whose value is then written after its name
+    if steps:  # if the level is in the same row, this replaces its label, and its value is written after its name
         labels[_row(steps[-1][1], low, high, height)] = number(steps[-1][1])
     margin = max(len(label) for label in labels.values())
     columns = max(4, width - margin - 1)

@@ -92,7 +92,7 @@ _BASES = {"table": "a measured table", "fit": "a fit to measured kernels", "gues
 
 
 def _grounds(found: list[Ground]) -> Iterator[str]:
-    """Lines on the data on which the prediction rests, and its sources."""
+    """Lines on the data behind the components of the prediction, with the source of the data."""
     alike: dict[tuple[str, str], list[str]] = {}
     for one in found:
         alike.setdefault((one.basis, one.source), []).append(one.part)

@@ -194,8 +194,8 @@ def measurement(job: Job, m: Measurement, as_json: bool) -> None:
         click.echo(f"  {slow.sentence}")
     if m.iterations_s:
         click.echo(f"  {'iterations':<18} {', '.join(number(t) for t in m.iterations_s)} s")
-    if m.losses and job.task != "serve":  # for serving, they are tokens of answers
-        of_rl = job.task == "rl"  # its losses alternate between reward and loss
+    if m.losses and job.task != "serve":  # for serving, `losses` has tokens of answers
+        of_rl = job.task == "rl"  # `losses` of an RL job alternates between reward and loss
         if of_rl:
             click.echo(f"  {'first rewards':<18} {', '.join(f'{x:.4f}' for x in m.losses[::2])}")
         losses = m.losses[1::2] if of_rl else m.losses

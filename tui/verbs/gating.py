@@ -51,7 +51,7 @@ def gate(
 ) -> None:
     """Is B slower than A? Runs both in turns until that is decided, and checks that they compute the same.
 
-    A side is a job file, a session (its winner), or with --job what it changes: python=PATH, commit=REVISION,
+    A side is a job file, a session (its winner), or, with --job, a change of that job: python=PATH, commit=REVISION,
     PACKAGE==VERSION, prefix="docker exec NAME", KNOB=VALUE …, or "" for the job as it is. A SESSION alone: is its
     winner faster than its reference?
 

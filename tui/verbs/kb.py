@@ -155,7 +155,7 @@ def kb_() -> None:
 @kb_.command()
 @common
 def info(kb: Path | None, as_json: bool) -> None:
-    """Show what is in it: sizes, counts and versions."""
+    """Show sizes, counts and versions of the knowledge base."""
     from kb import care
     from tui.printing import kb_report
 
@@ -198,8 +198,8 @@ def redact(kb: Path | None, as_json: bool) -> None:
 @click.argument("journals", metavar="[JOURNAL]...", nargs=-1, type=PATH)
 @common
 def ingest(journals: tuple[Path, ...], kb: Path | None, as_json: bool) -> None:
-    """Import journals (default: all of this knowledge base) and imports; what is already there changes nothing. The
-    exit code is not 0 if something could not be imported."""
+    """Store new events of journals (default: all of this knowledge base) and new imports; stored ones are skipped. The
+    exit code is not 0 if something could not be stored."""
     from kb import store
     from tui.printing import kb_report
 
@@ -224,7 +224,7 @@ def ingest(journals: tuple[Path, ...], kb: Path | None, as_json: bool) -> None:
 @click.option("--sign", "key", type=PATH, envvar="AUTOSCOUT_SIGN_KEY", help="An ssh key that signs your files.")
 @common
 def push(lake: str, data: Path | None, key: Path | None, kb: Path | None, as_json: bool) -> None:
-    """Add to a lake what it lacks. Repeating it changes nothing; entries in a lake never change."""
+    """Add sessions and imports to a lake (a shared folder) that lacks them. Entries in a lake never change."""
     from kb.sharing import places
     from tui.printing import kb_report
 
@@ -235,7 +235,7 @@ def push(lake: str, data: Path | None, key: Path | None, kb: Path | None, as_jso
 @click.argument("lake", metavar="FOLDER|postgres://…", type=GivenPath())
 @common
 def pull(lake: str, kb: Path | None, as_json: bool) -> None:
-    """Take from a lake what is not here yet; incomplete files are skipped."""
+    """Store sessions and imports of a lake that are not stored here yet; incomplete files are skipped."""
     from kb.sharing import places
     from tui.printing import kb_report
 
@@ -250,7 +250,7 @@ def pull(lake: str, kb: Path | None, as_json: bool) -> None:
 def trust(author: str | None, level: str | None, key: Path | None, kb: Path | None, as_json: bool) -> None:
     """Set how much an author's measurements count; without a name, list the authors. `unsigned`: signed by nobody.
 
-    answer: like your own measurements; hint (the default): worth trying, but no answer; ignore: not used.
+    answer: like your own measurements; hint (the default): only ideas for what to try; ignore: not used.
     """
     from kb.sharing import author_trust as trusting
     from kb.sharing import signatures
@@ -280,7 +280,7 @@ def backup(copy: Path, kb: Path | None, as_json: bool) -> None:
 @click.argument("copy", metavar="FILE", type=PATH)
 @common
 def restore(copy: Path, kb: Path | None, as_json: bool) -> None:
-    """Replace the knowledge base by a backup, then add what only journals and imports hold; keep the old file."""
+    """Replace the knowledge base by a backup, then add what only journals and imports contain; the old file is kept."""
     from kb import care
     from tui.printing import kb_report
 
@@ -299,7 +299,7 @@ def restore(copy: Path, kb: Path | None, as_json: bool) -> None:
 def forget(
     sessions: tuple[str, ...], host: str | None, imported: str | None, yes: bool, kb: Path | None, as_json: bool
 ) -> None:
-    """Remove sessions, an import or all of a host: rows, journals, experiment folders and files."""
+    """Remove sessions, an import, or all sessions of a host: rows, journals, folders and files."""
     from kb import forget as forgetting
     from tui.printing import kb_report
 
@@ -318,7 +318,7 @@ def forget(
 @click.argument("sessions", metavar="[SESSION]...", nargs=-1, shell_complete=session_names)
 @common
 def undelete(sessions: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
-    """Take forgotten sessions and imports out of the trash again; without a name, list what is in it."""
+    """Restore forgotten sessions and imports from the trash; without a name, list the trash."""
     from kb import forget as forgetting
     from tui.printing import kb_report
 

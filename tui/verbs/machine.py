@@ -40,8 +40,8 @@ def doctor(job_file: Path | None, exclude: Path | None, kb: Path | None, as_json
 def targets(job_file: Path | None, audited: bool, draft: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
     """List what can be tuned here: each target with its installed versions, and what is missing.
 
-    With --audit or --draft the engine of a job (without one: Megatron-core in this interpreter) is asked without a GPU,
-    under its own interpreter. Exit code 1: it refuses or changes what we would launch."""
+    With --audit or --draft, compares the engine of a job (without a job: Megatron-core in this interpreter) with our
+    catalog, without a GPU. Exit code 1: the engine refuses or changes arguments that we would pass."""
     from autoscout.targets.target import names, target, target_of
     from tui.printing import audit_report, machine_report
 
@@ -128,7 +128,7 @@ def _asked() -> tuple[str, str, list[str]]:
 @click.argument("job_file", metavar="JOB.toml", type=PATH)
 @common
 def check(job_file: Path, kb: Path | None, as_json: bool) -> None:
-    """Check a job before anything is spent: what runs it, devices, memory, noise, minutes."""
+    """Check a job before anything is spent: interpreter, devices, memory, noise, minutes."""
     from autoscout.machine.preflight import preflight
     from tui.printing import machine_report
 

@@ -36,9 +36,9 @@ def predict(
 ) -> None:
     """Predict a configuration: each simulator, their ensemble with its error, memory and time by component.
 
-    Knobs not given follow the reference. --best N ranks the whole space instead (or its part with the given knobs),
-    without a device. --against TABLE (CSV, .csv.gz or Parquet) scores the simulators. --usd or --watts: which cluster
-    to buy for a job of target = "stack", and what remains uncertain.
+    Omitted knobs keep the reference's values. --best N ranks the whole space instead (or its part with the given
+    knobs), without a device. --against TABLE (CSV, .csv.gz or Parquet) scores the simulators. --usd or --watts: which
+    cluster to buy for a job of target = "stack", and what remains uncertain.
     """
     if against is not None:
         if job_file is not None:

@@ -40,8 +40,8 @@ def shadow(
     """Run the framework's own code for a configuration, without a GPU: does it start and fit, what does it communicate?
 
     For training, one rank of each different pipeline stage is traced on this CPU, for a job of any size. For serving,
-    the schedulers and KV caches of all engines run under the job's load, and only their step times are predicted. Knobs
-    not given follow the expert default. Exit code 3: it does not start, or does not fit.
+    the schedulers and KV caches of all engines run under the job's load, and only their step times are predicted.
+    Omitted knobs keep the expert default's values. Exit code 3: it does not start, or does not fit.
     """
     import json
 

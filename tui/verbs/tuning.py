@@ -182,7 +182,7 @@ def tune(
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
 @common
 def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
-    """Run one experiment, measured and stored; knobs not given follow the reference."""
+    """Run one experiment, measured and stored; omitted knobs keep the reference's values."""
     from autoscout.tuning import loop, session
     from tui.printing import report
 
