@@ -8,7 +8,7 @@ MEANING: dict[str, str] = {
     "profile": "stop trusting the simulators: measure everything from now on",
     "validate": "next, run the configuration that the simulators predict to be best, to check them",
     "try": "run this configuration next; omitted knobs are taken from the best so far",
-    "retry": "like try, even if it was measured or failed before",
+    "retry": "like try, even if the configuration was measured or failed before",
     "propose": "suggest a configuration: tried if earlier suggestions did well (--why: your reason)",
     "hold": "try no further proposals until `hear`",
     "hear": "listen to proposals again after `hold`",

@@ -170,7 +170,7 @@ def of_screen(screen: str) -> Iterator[Action]:
 def table() -> str:
     """The Markdown table of actions in docs/tui.md."""
     rows = [
-        "| key | what it does (also in the palette) | where | what keeps it from harm | verb |",
+        "| key | what it does (also in the palette) | where | safeguard | verb |",
         "|---|---|---|---|---|",
     ]
     places = [(a, ", ".join(SCREENS[s] for s in a.on) or "every screen of a session") for a in ACTIONS]

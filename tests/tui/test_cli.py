@@ -267,7 +267,7 @@ def test_doctor(tmp_path):
         (["sql", "FROM runs"], 2, "there is no knowledge base"),
         (["space", TINY, "--list", "-1"], 2, "not in the range"),
         (["space", TINY, "--list", "9" * 30], 2, "not in the range"),
-        (["space", TINY, "--graph", "x.png"], 2, "the picture is an SVG; call it x.svg"),
+        (["space", TINY, "--graph", "x.png"], 2, "the file name must end in .svg, such as x.svg"),
         (["space", ""], 2, "it is empty; give a path"),
         (["kb", "pull", ""], 2, "it is empty; give a path"),
         (["tune", TINY, "--seed", "-1"], 2, "not in the range"),

@@ -82,7 +82,7 @@ def test_it_reads_as_text():
     assert "90 % interval" in done.stdout
     assert "no measured row of this job" in done.stdout
     assert "█ compute" in done.stdout
-    assert "runs out of memory with" in done.stdout
+    assert "chance of running out of memory" in done.stdout
 
 
 def test_what_does_not_fit_is_said_beside_its_time():

@@ -239,7 +239,7 @@ def _memory(memory: PredictedMemory) -> str:
     if memory.device_gib is not None:
         text += f" of {number(memory.device_gib)}"
     if not math.isnan(memory.oom_probability):
-        text += f"; runs out of memory with {_chance(memory.oom_probability)}"
+        text += f"; {_chance(memory.oom_probability)} chance of running out of memory"
         low, high = memory.oom_range
         if high - low > _FAR:
             text += f" ({_chance(low)} to {_chance(high)}, depending on the software)"

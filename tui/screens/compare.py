@@ -93,7 +93,7 @@ class ComparePane(Pane):
     def _effects(self, width: int, height: int) -> Text:
         text = comparing.effects(self.state, width, height // 2, self.ascii)
         if self._why is not None and height > 5:
-            text.append("\nshare of the predicted differences, whole space\n", style="dim")
+            text.append("\nshare of the predicted variance over the whole space\n", style="dim")
             text.append(comparing.effects_of(self._why, width, height - text.plain.count("\n") - 1, self.ascii))
         return text
 

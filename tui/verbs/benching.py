@@ -29,7 +29,9 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
 @click.option("--dense", metavar="A,B", help="Knobs that are ordered numbers. Default: all knobs that are not choices.")
 @click.option("--where", metavar="SQL", help="Only rows for which this predicate holds.")
 @click.option("--group-by", metavar="A,B", help="One landscape for each value of these columns.")
-@click.option("--status", metavar="COLUMN", help="Rows where it is not `ok` are failures, which cost an evaluation.")
+@click.option(
+    "--status", metavar="COLUMN", help="Status of each row; all except `ok` are failures, which cost an evaluation."
+)
 @click.option("--cost", metavar="COLUMN", help="What one experiment costs, e.g. GPU seconds.")
 @click.option(
     "--simulator",

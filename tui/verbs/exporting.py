@@ -19,8 +19,10 @@ from tui.options import common, existing_kb, load_job, names_job, note, session_
     multiple=True,
     help="Export this configuration instead of the winner.",
 )
-@click.option("--check", is_flag=True, help="Start it here first: two iterations, or one answer from a server.")
-@click.option("--soak", is_flag=True, help="Run it here first for 200 iterations, with a checkpoint and an evaluation.")
+@click.option("--check", is_flag=True, help="First start the launch here: two iterations, or one answer from a server.")
+@click.option(
+    "--soak", is_flag=True, help="First run the launch here for 200 iterations, with a checkpoint and an evaluation."
+)
 @common
 def export(
     session: str, form: str, knobs: tuple[str, ...], check: bool, soak: bool, kb: Path | None, as_json: bool

@@ -28,7 +28,14 @@ _WHEELS = click.option("--wheels", metavar="FOLDER", default="", help="Install p
     type=NumberRange(0.0),
     help="Allowed slowdown in per cent. Default: 1, but 0 for a SESSION without B.",
 )
-@click.option("--pairs", "limit", type=click.IntRange(4, 200), default=40, show_default=True, help="Pairs at most.")
+@click.option(
+    "--pairs",
+    "limit",
+    type=click.IntRange(4, 200),
+    default=40,
+    show_default=True,
+    help="Largest number of pairs of runs.",
+)
 @click.option("--wall", metavar="TIME", default="", help="End undecided after this time, such as 20m.")
 @click.option("--retune", is_flag=True, help="Tune each side first, and compare the two winners.")
 @click.option("--junit", metavar="FILE.xml", type=PATH, help="Also write the verdict as a JUnit test.")
@@ -89,7 +96,14 @@ def gate(
 @click.argument("bad", metavar="BAD")
 @_JOB
 @click.option("--versions", metavar="A,B,…", default="", help="Versions of PACKAGE between GOOD and BAD.")
-@click.option("--pairs", "limit", type=click.IntRange(1, 1000), default=40, show_default=True, help="Pairs at most.")
+@click.option(
+    "--pairs",
+    "limit",
+    type=click.IntRange(1, 1000),
+    default=40,
+    show_default=True,
+    help="Largest number of pairs of runs.",
+)
 @click.option(
     "--sure",
     type=NumberRange(0.5, 0.999),

@@ -85,7 +85,7 @@ def sql(
 @click.argument("what", metavar="JOB.toml|SESSION")
 @click.option("--accept", metavar="JOB", help="From now on use that past job for warm starts, however different it is.")
 @click.option("--reject", metavar="JOB", help="From now on do not use that past job, however similar it is.")
-@click.option("--count", type=click.IntRange(min=1), default=5, show_default=True, help="Most past jobs.")
+@click.option("--count", type=click.IntRange(min=1), default=5, show_default=True, help="Largest number of past jobs.")
 @common
 def similar(what: str, accept: str | None, reject: str | None, count: int, kb: Path | None, as_json: bool) -> None:
     """Show the most similar past jobs, how they differ, and what a new session would take over; accept or reject one by
@@ -122,7 +122,13 @@ def similar(what: str, accept: str | None, reject: str | None, count: int, kb: P
     help="The meaning of a column: a knob, a metric, status, cost_s …; - ignores it, + keeps it.",
 )
 @click.option("--set", "sets", metavar="KNOB=VALUE", multiple=True, help="A knob's value in all rows.")
-@click.option("--unit", "units", metavar="COLUMN=UNIT", multiple=True, help="us, ms, s, min, h; bytes, mib, gib …")
+@click.option(
+    "--unit",
+    "units",
+    metavar="COLUMN=UNIT",
+    multiple=True,
+    help="A column's unit: us, ms, s, min, h; bytes, mib, gib …",
+)
 @click.option("--reader", help="Reader of the file; by default detected.")
 @click.option("--dry-run", is_flag=True, help="Say what would be imported, and store nothing.")
 @common

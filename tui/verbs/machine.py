@@ -34,7 +34,9 @@ def doctor(job_file: Path | None, exclude: Path | None, kb: Path | None, as_json
 
 @click.command()
 @click.argument("job_file", metavar="[JOB.toml]", required=False, type=PATH)
-@click.option("--audit", "audited", is_flag=True, help="Compare what the engine itself accepts with our catalog.")
+@click.option(
+    "--audit", "audited", is_flag=True, help="Compare the arguments that the engine accepts with our catalog."
+)
 @click.option("--draft", metavar="--FLAG", multiple=True, help="Print a catalog row for a flag that no knob sets.")
 @common
 def targets(job_file: Path | None, audited: bool, draft: tuple[str, ...], kb: Path | None, as_json: bool) -> None:

@@ -22,7 +22,7 @@ from tui.options import PATH, NumberRange, common, kb_path, load_job
 @click.option(
     "--lose", metavar="ENGINE@SECONDS", multiple=True, help="Serving: an engine fails this many seconds into the load."
 )
-@click.option("--anyway", is_flag=True, help="Ask the framework even if the space's rules forbid it.")
+@click.option("--anyway", is_flag=True, help="Run even if the space's rules forbid the configuration.")
 @common
 def shadow(
     job_file: Path,

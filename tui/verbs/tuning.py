@@ -207,7 +207,9 @@ def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
     type=PATH,
     help="Write all of a session to one HTML file that can be sent; recorded journals (FILE.jsonl), too.",
 )
-@click.option("--evidence", is_flag=True, help="Also show every measurement, person, machine and simulator behind it.")
+@click.option(
+    "--evidence", is_flag=True, help="Also show every measurement, person, machine and simulator behind the result."
+)
 @common
 def best(what: str, report: Path | None, evidence: bool, kb: Path | None, as_json: bool) -> None:
     """Compare the winner with the reference: knob differences, gain, and how it was measured."""
