@@ -60,7 +60,7 @@ ACTIONS = (
     Action("home,g", "rewind", "go to the beginning", "g"),
     Action("end,G", "live", "to now", "G"),
     Action("t", "next_theme", "dark, light, colour-blind safe"),
-    Action("ctrl+l", "redraw", "redraw everything, if something else wrote on the terminal"),
+    Action("ctrl+l", "redraw", "redraw the screen, for example after another program wrote to the terminal"),
     Action(
         "p",
         "pause",
@@ -128,7 +128,7 @@ HOME = (
     Action("k", "move(-1)", "up"),
     Action("question_mark", "explain", "what this screen shows, and its keys", "?", footer="help"),
     Action("t", "next_theme", "dark, light, colour-blind safe"),
-    Action("ctrl+l", "redraw", "redraw everything, if something else wrote on the terminal"),
+    Action("ctrl+l", "redraw", "redraw the screen, for example after another program wrote to the terminal"),
     Action("q", "quit", "close; sessions continue", footer="close"),
 )  # fmt: skip
 WIZARD = (

@@ -78,7 +78,7 @@ def _why_not(state: State) -> str:
 
 
 def left(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """What the search expects of more experiments: the probability that something better is left, and the gain."""
+    """The probability that a better configuration exists, and the expected gain of more experiments."""
     outlooks = state.reasons.outlooks
     if not outlooks:
         return Text(_why_not(state), style="dim")
@@ -98,7 +98,7 @@ def left(state: State, width: int, height: int, ascii_only: bool) -> Text:
     if height > 3:
         text.append(f"{'gain':<7}{sparkline([o.gain for o in outlooks], size, ascii_only)}\n", style="dim")
     if height > 4:
-        text.append(f"as of experiment {last.step + 1}; {len(outlooks)} outlooks so far", style="dim")
+        text.append(f"as of experiment {last.step + 1}; {len(outlooks)} estimates so far", style="dim")
     return text
 
 

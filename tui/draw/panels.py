@@ -176,10 +176,10 @@ def budget(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def outlook(latest: Outlook, width: int) -> str:
-    """What the search expects of more experiments, as a sentence."""
+    """The probability that a better configuration exists, and the expected gain of more experiments, as text."""
     if width < 44:
         return f"1 % better left {latest.chance:.0%}, +{latest.ahead}: {latest.gain:.1%}"
-    return f"P(one 1 % better is left) {latest.chance:.0%}, {latest.ahead} more gain {latest.gain:.1%}"
+    return f"P(1 % better exists) {latest.chance:.0%}, {latest.ahead} more runs gain {latest.gain:.1%}"
 
 
 def _left(state: State, width: int) -> str:

@@ -28,8 +28,8 @@ def say(document: Any, text: str, as_json: bool) -> None:
 
 def authors(found: list[Author], as_json: bool) -> None:
     rows = [(a.name, a.level, a.sessions, a.measurements, a.key[-12:] or "–") for a in found]
-    text = table(rows, ("author", "word", "sessions", "measurements", "key ends")) if rows else "no measurements "
-        "from other authors"
+    header = ("author", "word", "sessions", "measurements", "key ends")
+    text = table(rows, header) if rows else "no measurements from other authors"
     say({"authors": found}, text, as_json)
 
 

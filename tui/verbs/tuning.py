@@ -208,7 +208,7 @@ def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
     help="Write all of a session to one HTML file that can be sent; recorded journals (FILE.jsonl), too.",
 )
 @click.option(
-    "--evidence", is_flag=True, help="Also show every measurement, person, machine and simulator behind the result."
+    "--evidence", is_flag=True, help="Also show each measurement, person, machine and simulator behind the result."
 )
 @common
 def best(what: str, report: Path | None, evidence: bool, kb: Path | None, as_json: bool) -> None:
