@@ -79,7 +79,7 @@ def existing_kb(given: Path | None) -> Path:
 def kb_if_any(given: Path | None) -> Path:
     """The knowledge base for verbs that do not need one."""
     if given is not None and not given.exists():
-        note(f"{given}: there is no knowledge base, so nothing measured is known")
+        note(f"{given}: there is no knowledge base, so there are no measurements")
     return kb_path(given)
 
 

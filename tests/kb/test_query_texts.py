@@ -34,7 +34,7 @@ def test_numbers_stand_right_and_words_left():
         "─────  ───  ────────\n"
         "    7  a         0.5\n"
         "12345  bcd  0.333333\n"
-        "… only the first 2 rows\n"
+        "… only the first 2 rows are shown\n"
     )
     assert render(rows, "markdown") == (
         "| c0 | c1 | c2 |\n| ---: | --- | ---: |\n| 7 | a | 0.5 |\n| 12345 | bcd | 0.333333 |\n"

@@ -316,7 +316,7 @@ def test_a_folder_is_no_knowledge_base(folder, named):
     ("verb", "code", "sentence"),
     [
         (["best", TINY], 2, "there is no knowledge base; `autoscout tune` creates one\n"),
-        (["predict", TINY], 0, "there is no knowledge base, so nothing measured is known\n"),
+        (["predict", TINY], 0, "there is no knowledge base, so there are no measurements\n"),
     ],
 )
 def test_a_mistyped_knowledge_base_is_said_whether_the_option_or_the_variable_names_it(tmp_path, verb, code, sentence):

@@ -29,7 +29,11 @@ ANSWER_SCHEMA = {
             "anyOf": [{"type": "object"}, {"type": "array"}],
             "description": "what the verb of this name prints with --json",
         },
-        "left_out": {"type": "array", "items": {"type": "string"}, "description": "what was cut to fit"},
+        "left_out": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "which parts were cut to shorten the answer",
+        },
     },
     "required": ["answer", "left_out"],
 }

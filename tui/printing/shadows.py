@@ -53,7 +53,7 @@ def shadow(found: Shadow) -> None:
         return
     click.echo(f"\nover the step ({fullest.micro_batches_traced} of {fullest.micro_batches} micro batches)")
     click.echo(timeline(fullest))
-    click.echo("\nthe largest at the peak")
+    click.echo("\nlargest tensors at the peak")
     click.echo(table([(tag, kind, number(_int(size) / GIB)) for tag, kind, size in fullest.largest[:_MOST]], _LARGEST))
     click.echo(f"\ncollectives of rank {fullest.rank}")
     sent = sorted(fullest.collectives, key=lambda c: -c[0] * c[4])[: 2 * _MOST]

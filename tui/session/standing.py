@@ -31,7 +31,7 @@ REASONS = {
     "failures": "as many runs failed as the job allows",
     "device_time": "the budget of device time is spent",
     "converged": "no improvement for a long time",
-    "settled": "probably nothing at least 1 % better is left",
+    "settled": "probably no configuration is at least 1 % better",
     "exhausted": "every configuration of the space was tried",
     "interrupted": "interrupted",
     "failed": "failed",

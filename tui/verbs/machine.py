@@ -79,7 +79,9 @@ def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -
         name, text, notes = _asked()
         out = out or Path(f"{name}.toml")
     elif not given:
-        raise click.UsageError("give what you run today, after --, or a file: a script, an sbatch file, config.json")
+        raise click.UsageError(
+            "pass the command that you run today after --, or a file: a script, an sbatch file or config.json"
+        )
     else:
         if given[0].startswith("-"):
             raise click.NoSuchOption(given[0])
