@@ -158,7 +158,7 @@ def test_a_verdict_of_others_is_no_verdict_here(team):
 def test_decisions_that_cannot_be_made(team):
     ann, bob, _, _ = team
     for author, level, key, said in (
-        ("bob", "answer", "", "has no key yet"),
+        ("bob", "answer", "", "is not known yet"),
         ("bob", "love", "k", "not a level of trust"),
         ("../bob", "answer", "k", "cannot be the name"),
         ("unsigned", "answer", "k", "it has no key"),
