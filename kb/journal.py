@@ -364,7 +364,7 @@ def read(
 
 
 def _decode(line: bytes) -> AnyEvent:
-    """Parses a line. Errors: msgspec.DecodeError (of which ValidationError is a subclass)."""
+    """Parses a line. Errors: msgspec.DecodeError, or its subclass ValidationError."""
     try:
         return _decoder.decode(line)
     except msgspec.ValidationError:

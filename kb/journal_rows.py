@@ -44,7 +44,7 @@ def take_in(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Pat
 
 def _stored(con: "DuckDBPyConnection", tails: list[tuple[Path, _Tail]], problems: dict[Path, AutoscoutError]) -> int:
     """Stores the tails and returns the number of new measurements. A journal that DuckDB cannot store is added to
-    `problems` and does not affect the others."""
+    `problems` and does not affect other journals."""
     import duckdb
 
     try:

@@ -1,4 +1,4 @@
-"""Converts JSON of older versions of AutoScout to today's records: NaN, and terms that have changed.
+"""Converts JSON of older versions of AutoScout to today's records: restores NaN and replaces terms that have changed.
 kb/sharing/arrivals.py and the migrations do the same in SQL.
 """
 

@@ -125,7 +125,7 @@ class SessionApp(Wired[None]):
             self.appear()
 
     def repaint(self) -> None:
-        """Draws the visible pane; others are drawn when they are opened."""
+        """Draws the visible pane; other panes are drawn when they are opened."""
         if not self._panes.is_mounted or not self.is_running:  # there are no widgets while the app closes
             return
         session = self.session

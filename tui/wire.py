@@ -181,7 +181,7 @@ def _runs(y: int, drawn: Row, shown: Row) -> Iterator[_Run]:
 
 
 def _same_blank(one: Look, other: Look) -> bool:
-    """Whether a blank looks the same with both looks, of which only the background colour is visible."""
+    """Whether a blank looks the same with both looks; only the background colour is visible."""
     return one[1] == other[1] and not _SEEN_ON_BLANKS.intersection(one[2] + other[2])
 
 

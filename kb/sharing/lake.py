@@ -5,8 +5,8 @@ merging needs no coordination.
     LAKE/forgotten/<name>                                                a session that must not be stored any more
 
 Files never change. They are written under another name and then renamed, and accepted only if their content has the
-hash in their name, so incomplete files are ignored. Pushing or pulling twice changes nothing. Each row of a
-file belongs to the table in its column `kind`.
+hash in their name, so incomplete files are ignored. Pushing or pulling twice changes nothing. The
+column `kind` names the table to which a row belongs.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ def push(kb: Path, lake: Path, key: Path | None = None) -> MovedRecords:
         ]
         stored_secrets.refuse(con, [each.session for each in todo])
         gone = [name for (name,) in con.execute("SELECT session FROM forgotten ORDER BY session").fetchall()]
-        # Files are written while only a read lock is held, so that others can read.
+        # Files are written while only a read lock is held, so that other processes can read.
         written = [(each, write_session(con, each.session, lake / f"family={each.family}")) for each in todo]
         for each, name in written:
             folder = lake / f"family={each.family}"

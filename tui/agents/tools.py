@@ -29,7 +29,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     limits: AgentLimits
     client: str
     progress: Progress = lambda done, of, words: None
-    looked_at: set[str] = msgspec.field(default_factory=set)  # imports of which this client has requested a dry run
+    looked_at: set[str] = msgspec.field(default_factory=set)  # imports for which this client has requested a dry run
 
 
 class OfJob(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -50,7 +50,7 @@ def _slowest_to_fastest(groups: list[RankGroup]) -> str:
 
 
 def stages(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """One line per pipeline stage; the slowest stage, for which the others wait, is marked."""
+    """One line per pipeline stage; the slowest stage, for which the other stages wait, is marked."""
     run = newest(state)
     if run is None:
         return Text(_NOT, style="dim")

@@ -141,7 +141,7 @@ def _row(y: float, low: float, high: float, height: int) -> int:
 
 
 def _dot(y: float, low: float, high: float, height: int) -> int:
-    """The row of a value in braille dots, of which there are four per text row."""
+    """The row of a value, counted in braille dots (four per text row)."""
     share = (y - low) / (high - low) if high > low else 0.5
     return min(height * 4 - 1, max(0, round((1 - share) * (height * 4 - 1))))
 
@@ -198,7 +198,8 @@ def cloud(
     y_name: str,
     ascii_only: bool = False,
 ) -> Text:
-    """A scatter plot with independent scales and named axes. `points`: x, y, mark, style; later ones hide others."""
+    """A scatter plot with independent scales and named axes. `points`: x, y, mark, style; later points hide "
+    "earlier ones."""
     xs, ys = [p[0] for p in points], [p[1] for p in points]
     (x0, x1), (y0, y1) = (min(xs), max(xs)), (min(ys), max(ys))
     margin = max(len(number(y0)), len(number(y1)))

@@ -81,7 +81,7 @@ def recorded(state: State, width: int, height: int, ascii_only: bool) -> Text:
     kinds = sorted({kind(d) for m in measured for d in m.rank_devices} or {state.environment.get("device", "")})
     text.append(f"as recorded on {where}: {', '.join(k for k in kinds if k)}\n", style="bold")
     if not measured:
-        return text.append("what its machine did meanwhile: not recorded", style="dim")
+        return text.append("conditions of the machine: not recorded", style="dim")
     for name, (title, unit) in _CONDITIONS.items():
         values = [m.conditions[name] for m in measured if name in m.conditions]
         if values and text.plain.count("\n") < height:

@@ -192,7 +192,7 @@ class Progress:
         share = m.conditions.get("foreign_cpu_share", 0.0)
         if share >= BUSY and not self.disturbed:
             self.disturbed = True
-            self.write(f"{_INDENT}other work took {share:.0%} of this machine's CPU time meanwhile")
+            self.write(f"{_INDENT}other processes took {share:.0%} of this machine's CPU time during this run")
         problem = m.evidence or (broken(self.job.objective, m) if c is None else "")
         if problem:
             self.write(f"{_INDENT}{problem}")

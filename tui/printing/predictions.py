@@ -155,7 +155,7 @@ def _gain(job: Job, row: Ranked, base: Ranked) -> float:
 
 
 def _unpriced(knobs: list[str]) -> str:
-    return f"no simulator models the effect of these knobs, so the times ignore it: {', '.join(knobs)}"
+    return f"no simulator models these knobs, so the times ignore their effect: {', '.join(knobs)}"
 
 
 def _room(gib: float | None, chance: float | None) -> list[str]:

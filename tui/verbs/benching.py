@@ -18,7 +18,7 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
 @click.command()
 @click.option("--table", metavar="FILE", type=PATH, help="Measured rows: .csv, .csv.gz, .parquet.")
 @click.option("--job", metavar="JOB.toml", type=PATH, help="The analytic model of that job.")
-@click.option("--paper", is_flag=True, help="The evaluation of the AutoScout paper, ours compared with theirs.")
+@click.option("--paper", is_flag=True, help="The evaluation of the AutoScout paper: our results next to the paper's.")
 @click.option("--figures", metavar="4,8", help="With --paper: only these figures.")
 @click.option("--metric", metavar="COLUMN", help="What is optimized (with --table).")
 @click.option("--goal", type=click.Choice(["min", "max"]), help="min: lower is better; max: higher (with --table).")
