@@ -33,7 +33,7 @@ def listed(limits: AgentLimits) -> list[tuple[str, str]]:
         (GUIDE, "how to tune with AutoScout, in 600 words"),
         *((f"job://{name}", "a job file") for name in limits.jobs()),
         *((f"docs://{name}", "a page of the documentation") for name in pages()),
-        *((f"session://{path.parent.name}", "the lines of a session") for path in found[:_SESSIONS]),
+        *((f"session://{path.parent.name}", "the output of a session") for path in found[:_SESSIONS]),
     ]
 
 

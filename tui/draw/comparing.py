@@ -125,7 +125,7 @@ def ablation(found: dict[str, Any], width: int, ascii_only: bool, seen: str = "m
     if not steps:
         return Text("nothing ran correctly yet", style="dim")
     if len(steps) == 1:
-        return Text(f"the reference itself, {number(steps[0]['value'])}: nothing seen is faster", style="dim")
+        return Text(f"the reference, {number(steps[0]['value'])}, is the fastest so far", style="dim")
     top = max([abs(math.log(s["gain"])) for s in steps if s["gain"]], default=0.0) or 1.0
     arrow, room = "->" if ascii_only else "→", max(width - 44, 12)
     text = Text(no_wrap=True, overflow="ellipsis")

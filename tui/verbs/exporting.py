@@ -53,6 +53,6 @@ def export(
     text = exporting.written(job, found, form)
     if check or soak:
         seconds = exporting.checked(job, found, form, soak)
-        worked = "and it answers" if job.task == "serve" else f"{200 if soak else 2} iterations were run"
+        worked = "the server answered" if job.task == "serve" else f"{200 if soak else 2} iterations were run"
         note(f"started here: {worked} after {seconds:.0f} s")
     click.echo(text, nl=False)

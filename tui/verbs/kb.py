@@ -251,7 +251,7 @@ def pull(lake: str, kb: Path | None, as_json: bool) -> None:
 @kb_.command()
 @click.argument("author", required=False)
 @click.argument("level", required=False, type=click.Choice(["answer", "hint", "ignore"]))
-@click.option("--key", type=PATH, help="Their public ssh key: a file that ends with .pub.")
+@click.option("--key", type=PATH, help="The author's public ssh key: a file that ends with .pub.")
 @common
 def trust(author: str | None, level: str | None, key: Path | None, kb: Path | None, as_json: bool) -> None:
     """Set how much an author's measurements count; without a name, list the authors. `unsigned`: signed by nobody.

@@ -21,7 +21,7 @@ _FOR = click.option("--for", "duration", metavar="TIME", default="60s", show_def
 @click.command()
 @click.argument("server", metavar="URL")
 @_FOR
-@click.option("--out", metavar="FILE.toml", type=PATH, help="Write it to this file instead of printing it.")
+@click.option("--out", metavar="FILE.toml", type=PATH, help="Write the [traffic] to this file instead of printing it.")
 @common
 def trace(server: str, duration: str, out: Path | None, kb: Path | None, as_json: bool) -> None:
     """Make a job's [traffic] from a running vLLM: how many requests arrive, with which lengths, and which share of
@@ -54,7 +54,7 @@ def trace(server: str, duration: str, out: Path | None, kb: Path | None, as_json
 @click.argument("session", shell_complete=session_names)
 @click.argument("source", metavar="URL|LOG")
 @_FOR
-@click.option("--watch", is_flag=True, help="Look until Ctrl-C, and report once when the answer changes.")
+@click.option("--watch", is_flag=True, help="Keep looking until Ctrl-C, and report each change of the answer.")
 @click.option("--openmetrics", metavar="FILE", type=PATH, help="With --watch: also write the state to this file.")
 @common
 def when(

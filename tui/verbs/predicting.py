@@ -19,9 +19,21 @@ _MORE_THAN_NOTHING = NumberRange(min=0, min_open=True)
 @click.option(
     "--best", "count", metavar="N", type=click.IntRange(1), help="Rank the space: the best N, one of each layout."
 )
-@click.option("--usd", metavar="DOLLARS", type=_MORE_THAN_NOTHING, help="Stack: the fastest cluster for this money.")
-@click.option("--watts", metavar="W", type=_MORE_THAN_NOTHING, help="Stack: the fastest cluster within this power.")
-@click.option("--today", metavar="JOB.toml", type=PATH, help="Stack: a measured job that corrects predictions.")
+@click.option(
+    "--usd",
+    metavar="DOLLARS",
+    type=_MORE_THAN_NOTHING,
+    help='With target = "stack": the fastest cluster for this money.',
+)
+@click.option(
+    "--watts",
+    metavar="W",
+    type=_MORE_THAN_NOTHING,
+    help='With target = "stack": the fastest cluster within this power.',
+)
+@click.option(
+    "--today", metavar="JOB.toml", type=PATH, help="With --usd or --watts: a measured job that corrects predictions."
+)
 @common
 def predict(
     job_file: Path | None,

@@ -123,7 +123,7 @@ def tune(
     began, asked = dates.now(), of_ds_config.Asked(**ds_options)
     of_config = job_file is not None and job_file.suffix == ".json"
     if asked.given and not of_config:
-        raise click.UsageError("--script, --gpus, --hostfile, --python, --loss and --train go with a ds_config.json")
+        raise click.UsageError("--script, --gpus, --hostfile, --python, --loss and --train need a ds_config.json")
     if of_config and job_file is not None:
         if detach:
             raise click.UsageError("a ds_config is tuned here; to --detach, name the job file that it makes")
@@ -352,7 +352,10 @@ def _what_helps(job: Any, file: Path | str, fidelity: str) -> list[str]:
     runs_here = not job.cluster.hosts and job.launch.launcher != "replay"
     if not runs_here or device_kind(job) == "cpu" or here()[1]:
         return []
-    return [f"`autoscout tune {file} --as slurm` (or jobset) prints what runs the session where the GPUs are", *alone]
+    return [
+        f"`autoscout tune {file} --as slurm` (or jobset) prints a script that runs the session on machines with GPUs",
+        *alone,
+    ]
 
 
 def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json: bool, named: str = "") -> None:
