@@ -286,8 +286,9 @@ def absorb(con: "DuckDBPyConnection", gone: set[str], signed: dict[str, str] | N
     )
     shape = ", ".join(f"{name}::{kind} AS {name}" for name, kind in rows.INCOMING.items())
     con.execute(
-        f"CREATE OR REPLACE TEMP TABLE incoming AS SELECT row_number() OVER (ORDER BY session, place) AS place, "
-        f"{shape} FROM arrived WHERE kind = 'measurement' AND {wanted}"
+        f"CREATE OR REPLACE TEMP TABLE incoming AS "
+        f"SELECT row_number() OVER (ORDER BY session, place) AS place, {shape} "
+        f"FROM arrived WHERE kind = 'measurement' AND {wanted}"
     )
     new = rows.store_incoming(con)
     con.execute(

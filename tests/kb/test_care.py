@@ -97,9 +97,10 @@ def test_a_deleted_log_loses_nothing_that_the_journals_have(kb: Path):
     """Killed after a commit, before the file was brought up to date; then somebody tidies up."""
     path = write(kb, "t", ended(measured(50.0, tp=50)))
     child = python(
-        "import os, sys, pathlib, kb.connect as c; from kb import journal_rows, store\ninner = "
-        "journal_rows._insert_tails\njournal_rows._insert_tails = lambda *a: (inner(*a), os.kill(os.getpid(), "
-        "9))\nstore.ingest(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))",
+        "import os, sys, pathlib, kb.connect as c; from kb import journal_rows, store\n"
+        "inner = journal_rows._insert_tails\n"
+        "journal_rows._insert_tails = lambda *a: (inner(*a), os.kill(os.getpid(), 9))\n"
+        "store.ingest(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))",
         kb,
         path,
     )
@@ -133,9 +134,12 @@ def test_a_backup_that_does_not_fit_names_itself_and_leaves_nothing(kb: Path, tm
     copy, other = tmp_path / "copy.duckdb", tmp_path / "copy.duckdb.newest"
     other.touch()
     child = python(
-        "import resource, sys\nfrom pathlib import Path\nfrom kb import "
-        "care\nresource.setrlimit(resource.RLIMIT_FSIZE, (100_000,) * 2)\ntry: care.back_up(Path(sys.argv[1]), "
-        "Path(sys.argv[2]))\nexcept care.AutoscoutError as error: print(error)",
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from kb import care\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000,) * 2)\n"
+        "try: care.back_up(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "except care.AutoscoutError as error: print(error)",
         kb,
         copy,
     )

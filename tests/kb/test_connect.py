@@ -226,9 +226,13 @@ def test_a_log_without_its_file_is_not_taken_for_another_files(kb: Path):
 def test_a_full_disk_is_one_sentence_and_nothing_is_lost(kb: Path):
     path = write(kb, "t", *(ended(measured(2.0, tp=i, note="x" * 1000)) for i in range(2000)))
     child = python(
-        "import resource, sys\nfrom pathlib import Path\nfrom kb import store\nkb = "
-        "Path(sys.argv[1])\nresource.setrlimit(resource.RLIMIT_FSIZE, (kb.stat().st_size + 4096,) * 2)\ntry: "
-        "store.ingest(kb, Path(sys.argv[2]))\nexcept store.AutoscoutError as error: print(error)",
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from kb import store\n"
+        "kb = Path(sys.argv[1])\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (kb.stat().st_size + 4096,) * 2)\n"
+        "try: store.ingest(kb, Path(sys.argv[2]))\n"
+        "except store.AutoscoutError as error: print(error)",
         kb,
         path,
     )

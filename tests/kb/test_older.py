@@ -153,8 +153,9 @@ def test_what_only_hostile_files_could_bring_in_goes_and_nothing_else(tmp_path: 
         f"INSERT INTO origin SELECT 100, '{HOSTILE}', id, 'here', '{{}}' FROM job WHERE name = 'tiny' LIMIT 1",
         "INSERT INTO origin SELECT 101, 'tiny-records-1', id, 'here', '{}' FROM job WHERE id = '0123456789abcdef'",
         "INSERT INTO configuration BY NAME SELECT * REPLACE (100 AS key, 'x' AS id) FROM configuration WHERE key = 1",
-        "INSERT INTO measurement BY NAME SELECT m.* REPLACE (o.key AS origin, o.key AS id, 100 AS configuration) FROM "
-        "measurement AS m, (SELECT key FROM origin WHERE key >= 100) AS o WHERE added = 1",
+        "INSERT INTO measurement BY NAME "
+        "SELECT m.* REPLACE (o.key AS origin, o.key AS id, 100 AS configuration) "
+        "FROM measurement AS m, (SELECT key FROM origin WHERE key >= 100) AS o WHERE added = 1",
         "INSERT INTO series SELECT key, '[1]', '[]', '[]', '[]' FROM origin WHERE key >= 100",
         f"INSERT INTO decision SELECT id, 1, 'decided', 0, '{{}}' FROM {evil}",
         f"INSERT INTO journal VALUES ('{HOSTILE}', 1, 1)",

@@ -118,9 +118,11 @@ def test_ctrl_c_ends_a_query(kb: Path):
     child = python(
         "import signal, sys, pathlib; from kb import query\n"
         # A shell's background jobs, such as these tests, are started with the signal ignored.
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\nprint('started', flush=True)\ntry: "
-        "query.run(pathlib.Path(sys.argv[1]), 'SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE (a.range "
-        "* b.range) % 7 = 3')\nexcept KeyboardInterrupt: print('interrupted')",
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "print('started', flush=True)\n"
+        "try: query.run(pathlib.Path(sys.argv[1]),"
+        " 'SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE (a.range * b.range) % 7 = 3')\n"
+        "except KeyboardInterrupt: print('interrupted')",
         kb,
     )
     assert child.stdout

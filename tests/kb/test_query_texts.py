@@ -30,8 +30,11 @@ def table(types: str, *rows: tuple[Any, ...], truncated: bool = False) -> Table:
 def test_numbers_stand_right_and_words_left():
     rows = table("INTEGER VARCHAR DOUBLE", (7, "a", 0.5), (12345, "bcd", 1 / 3), truncated=True)
     assert render(rows, "table") == (
-        "   c0  c1         c2\n─────  ───  ────────\n    7  a         0.5\n12345  bcd  0.333333\n… only the first 2 "
-        "rows are shown\n"
+        "   c0  c1         c2\n"
+        "─────  ───  ────────\n"
+        "    7  a         0.5\n"
+        "12345  bcd  0.333333\n"
+        "… only the first 2 rows are shown\n"
     )
     assert render(rows, "markdown") == (
         "| c0 | c1 | c2 |\n| ---: | --- | ---: |\n| 7 | a | 0.5 |\n| 12345 | bcd | 0.333333 |\n"
@@ -265,7 +268,8 @@ def test_a_query_that_needs_too_much_memory(kb: Path, room: dict[str, Any]):
         asked(kb, "SELECT list(range) FROM range(30_000_000)", memory_mib=16)
     assert str(caught.value) == (
         "the query needs more than 16 MiB of memory or 4096 MiB of temporary files; select less data, or raise the "
-        "limit with --memory-mib"
+        "limit "
+        "with --memory-mib"
     )
     assert caught.value.exit_code == 2
 

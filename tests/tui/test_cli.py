@@ -50,9 +50,11 @@ def test_usual_names_of_other_tuners_lead_to_ours():
 def test_help_imports_nothing_heavy():
     """--help must be instant over SSH: no numpy, no DuckDB, no torch, no Textual, not even the records."""
     script = (
-        "import sys; sys.argv = ['autoscout', '--help']\nimport "
-        "tui.cli\ntui.cli.cli.main(standalone_mode=False)\nheavy = {'numpy', 'duckdb', 'torch', 'textual', 'sklearn', "
-        "'networkx', 'kb.records', 'urllib.request'}\nprint('HEAVY', sorted(set(sys.modules) & heavy))"
+        "import sys; sys.argv = ['autoscout', '--help']\n"
+        "import tui.cli\n"
+        "tui.cli.cli.main(standalone_mode=False)\n"
+        "heavy = {'numpy', 'duckdb', 'torch', 'textual', 'sklearn', 'networkx', 'kb.records', 'urllib.request'}\n"
+        "print('HEAVY', sorted(set(sys.modules) & heavy))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=1800)
     assert "HEAVY []" in done.stdout
@@ -63,8 +65,10 @@ def test_help_imports_nothing_heavy():
 def test_a_training_job_is_predicted_without_scipy(tmp_path):
     """It was a third of the verb's time."""
     script = (
-        "import sys; sys.argv = ['autoscout', 'predict', 'smallest-cpu', '--kb', sys.argv[1]]\nimport "
-        "tui.cli\ntui.cli.cli.main(standalone_mode=False)\nprint('scipy' in sys.modules)"
+        "import sys; sys.argv = ['autoscout', 'predict', 'smallest-cpu', '--kb', sys.argv[1]]\n"
+        "import tui.cli\n"
+        "tui.cli.cli.main(standalone_mode=False)\n"
+        "print('scipy' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, tmp_path / "kb.duckdb"], capture_output=True, text=True, timeout=1800

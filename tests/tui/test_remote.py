@@ -33,9 +33,11 @@ def other(tmp_path, monkeypatch) -> Path:
     bin_.mkdir()
     there = tmp_path / "there"
     (bin_ / "ssh").write_text(
-        "#!/bin/bash\nwhile [[ $1 == -* ]]; do [[ $1 == -o ]] && shift; shift; done\n"
+        "#!/bin/bash\n"
+        "while [[ $1 == -* ]]; do [[ $1 == -o ]] && shift; shift; done\n"
         '[[ $1 == *nowhere ]] && { printf "ssh: Could not resolve hostname nowhere\\r\\n" >&2; exit 255; }\n'
-        f"echo $$ >> {tmp_path}/ssh.pids\nexport AUTOSCOUT_KB={there}/kb.duckdb\n"
+        f"echo $$ >> {tmp_path}/ssh.pids\n"
+        f"export AUTOSCOUT_KB={there}/kb.duckdb\n"
         'shift; exec setsid bash -c "$*"\n'
     )
     (bin_ / "ssh").chmod(0o755)

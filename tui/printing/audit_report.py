@@ -32,7 +32,8 @@ def _lines(found: Audit) -> list[str]:
     accepted = sum(found.accepted.values())
     lines.append(
         f"the engine accepts {accepted} of {found.forbidden} configurations that one of our rules forbids (no model "
-        f"was built); according to our catalog, it should refuse {found.unsaid} of them"
+        f"was "
+        f"built); according to our catalog, it should refuse {found.unsaid} of them"
     )
     lines += [f"  {count} × {rule}" for rule, count in found.accepted.items()]
     if found.moved:

@@ -42,9 +42,12 @@ def tuned(write, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     script = tmp_path / "with_key.py"
     script.write_text(
-        f"import os, sys\nassert sys.argv[sys.argv.index('--api-key') + 1] == '{KEY[::-1]}'[::-1], 'wrong key'\nassert "
-        f"':' + '{PASSWORD[::-1]}'[::-1] + '@' in os.environ['MY_DB_URL']\nprint('my_token: ' + '{SAID[::-1]}'[::-1], "
-        f"flush=True)\nprint(open('{tmp_path}/said.txt').read(), flush=True)\nexec(open('{HERE}/trainer.py').read())\n"
+        "import os, sys\n"
+        f"assert sys.argv[sys.argv.index('--api-key') + 1] == '{KEY[::-1]}'[::-1], 'wrong key'\n"
+        f"assert ':' + '{PASSWORD[::-1]}'[::-1] + '@' in os.environ['MY_DB_URL']\n"
+        f"print('my_token: ' + '{SAID[::-1]}'[::-1], flush=True)\n"
+        f"print(open('{tmp_path}/said.txt').read(), flush=True)\n"
+        f"exec(open('{HERE}/trainer.py').read())\n"
     )  # fmt: skip
     (tmp_path / "said.txt").write_text("\n".join(text for _, text, _ in LATER))
     variables = ", ".join(f"V{i} = {json.dumps(text)}" for i, (_, text, _) in enumerate(LATER))
