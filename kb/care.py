@@ -61,13 +61,8 @@ def check(kb: Path) -> list[CareFinding]:
         known = {name for (name,) in con.execute("SELECT hash FROM lake_file").fetchall()}
     damaged = [path.name for path in store.imports_folder(kb).glob("*.parquet") if lake.hash_of(path) != path.stem]
     late = [path.name for path in store.imports_folder(kb).glob("*.parquet") if path.stem not in known]
-    findings.append(
-        CareFinding(
-            "imports",
-            not damaged,
-            f"damaged: {', '.join(damaged)}" if damaged else f"{len(late)} files are not stored yet",
-        )
-    )
+    found = f"damaged: {', '.join(damaged)}" if damaged else f"{len(late)} files are not stored yet"
+    findings.append(CareFinding("imports", not damaged, found))
     return findings
 
 

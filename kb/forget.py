@@ -44,11 +44,8 @@ def forget(kb: Path, sessions: list[str]) -> Forgotten:
         for name, folder in folders.items():
             # A session in the trash can be forgotten again, since an earlier call may have been killed midway.
             if not _is_session(folder) and not _known(con, name) and name not in deleted(kb):
-                raise AutoscoutError(
-                    f"there is no session or import {name}; `autoscout sessions` and `autoscout sql 'FROM imports'` "
-                    f"list them",
-                    2,
-                )
+                lists = "`autoscout sessions` and `autoscout sql 'FROM imports'` list them"
+                raise AutoscoutError(f"there is no session or import {name}; {lists}", 2)
             if store.is_running(folder):
                 raise AutoscoutError(f"session {name} is running; stop it first (`autoscout stop {name}`)")
         imports = _import_files(con, kb, sessions)
@@ -80,14 +77,8 @@ def forget(kb: Path, sessions: list[str]) -> Forgotten:
         path.unlink(missing_ok=True)
     backups = sorted(kb.parent.glob(f"{kb.name}.bak-*")) + sorted(kb.parent.glob(f"{kb.name}.replaced-*"))
     stay = [f"{kept} measurements stay, because other sessions or imports contain them too"] if kept else []
-    left = (
-        stay
-        + answered
-        + [
-            f"{path} is an older copy of the knowledge base; delete it if it must not contain the data either"
-            for path in backups
-        ]
-    )
+    older = "is an older copy of the knowledge base; delete it if it must not contain the data either"
+    left = [*stay, *answered, *(f"{path} {older}" for path in backups)]
     left += [
         f"`autoscout kb undelete {name}` restores {name} from {_trash(kb) / name}; delete that folder to remove it "
         f"for good"

@@ -80,8 +80,7 @@ def pending(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ..
     if newest > len(migrations):
         raise AutoscoutError(
             f"the knowledge base {kb} has schema {newest}, but this AutoScout only knows schemas up to "
-            f"{len(migrations)}; "
-            f"upgrade AutoScout, or choose another file with --kb"
+            f"{len(migrations)}; upgrade AutoScout, or choose another file with --kb"
         )
     for ours, (version, name, sha256) in zip(migrations, applied, strict=False):
         if ours.version != version or ours.sha256 != sha256:

@@ -30,7 +30,7 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
 @click.option("--where", metavar="SQL", help="Only rows for which this predicate holds.")
 @click.option("--group-by", metavar="A,B", help="One landscape for each value of these columns.")
 @click.option(
-    "--status", metavar="COLUMN", help="Status of each row; all except `ok` are failures, which cost an evaluation."
+    "--status", metavar="COLUMN", help="Status of a row: all but `ok` are failures, which cost an evaluation."
 )
 @click.option("--cost", metavar="COLUMN", help="What one experiment costs, e.g. GPU seconds.")
 @click.option(
@@ -60,19 +60,8 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
     metavar="N",
     help="With --table: add this many switches without effect.",
 )
-@click.option(
-    "--as-sessions",
-    is_flag=True,
-    help="End runs as sessions end: if the result is settled, or after long without a gain.",
-)
-@click.option(
-    "--out",
-    "--resume",
-    "folder",
-    metavar="FOLDER",
-    type=PATH,
-    help="Keep finished runs in this folder, and reuse them.",
-)
+@click.option("--as-sessions", is_flag=True, help="End runs as sessions end: if settled, or after long without a gain.")
+@click.option("--out", "--resume", "folder", metavar="FOLDER", type=PATH, help="Keep and reuse finished runs.")
 @click.option("--markdown", is_flag=True, help="Tables as Markdown.")
 @common
 def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as_json: bool, **options: Any) -> None:
