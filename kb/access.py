@@ -36,7 +36,7 @@ def like(new: Path, old: Path) -> None:
     listed = _listed(old, mode)
     if before != after:
         listed = _with_former(listed, before, after)
-        if before[1] != after[1]:  # the file has another group, which must not get more access than everybody
+        if before[1] != after[1]:  # the new group must not get more access than other users
             mode = mode & ~0o070 | (mode & 0o007) << 3
     with contextlib.suppress(OSError):  # some filesystems have no permissions
         os.chmod(new, mode)
@@ -61,7 +61,7 @@ def _listed(path: Path, mode: int) -> _List:
 
 
 def _with_former(listed: _List, before: tuple[int, int], after: tuple[int, int]) -> _List:
-    """An ACL in which named entries preserve the access of the former owner and group after a change of these."""
+    """An ACL in which named entries preserve the access of the former owner and group after the file got new ones."""
     mask = listed.get((_MASK, _NO_ID), 7)
     made = {key: may & mask if key[0] in (_USER, _GROUP, _NAMED_GROUP) else may for key, may in listed.items()}
     if before[0] != after[0]:

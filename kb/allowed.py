@@ -82,7 +82,11 @@ def check(con: "DuckDBPyConnection", sql: str) -> None:
     if odd := {name for name in _called(con, sql) if name not in FUNCTIONS}:
         there = con.execute("SELECT DISTINCT lower(function_name) FROM duckdb_functions()").fetchall()
         if refused := sorted(odd & {name for (name,) in there}):  # DuckDB has its own error for unknown names
-            raise AutoscoutError(f"SQL here cannot call {refused[0]}(): it does more than compute an answer", 2)
+            raise AutoscoutError(
+                f"SQL here cannot call {refused[0]}(): only functions that compute values from their arguments are "
+                f"allowed",
+                2,
+            )
 
 
 def _called(con: "DuckDBPyConnection", sql: str) -> set[str]:

@@ -60,11 +60,8 @@ def check(kb: Path) -> list[CareFinding]:
         known = {name for (name,) in con.execute("SELECT hash FROM lake_file").fetchall()}
     damaged = [path.name for path in store.imports_folder(kb).glob("*.parquet") if lake.hash_of(path) != path.stem]
     late = [path.name for path in store.imports_folder(kb).glob("*.parquet") if path.stem not in known]
-    findings.append(
-        CareFinding(
-            "imports", not damaged, f"damaged: {', '.join(damaged)}" if damaged else f"{len(late)} not stored yet"
-        )
-    )
+    found = f"damaged: {', '.join(damaged)}" if damaged else f"{len(late)} files are not stored yet"
+    findings.append(CareFinding("imports", not damaged, found))
     return findings
 
 
@@ -76,7 +73,7 @@ def check_secrets(kb: Path) -> list[CareFinding]:
     remedy = "; `autoscout kb redact` removes them"
     return [
         CareFinding("secrets in files", not files, ", ".join(files) + remedy if files else "none"),
-        CareFinding("secrets in rows", not rows, f"texts of {', '.join(rows)}{remedy}" if rows else "none"),
+        CareFinding("secrets in rows", not rows, f"texts in {', '.join(rows)}{remedy}" if rows else "none"),
     ]
 
 
@@ -115,7 +112,7 @@ _ORPHANS = {
 def _orphans(con: "DuckDBPyConnection") -> list[CareFinding]:
     counts = {what: _one(con, sql) for what, sql in _ORPHANS.items()}
     wrong = [f"{n} {what}" for what, n in counts.items() if n]
-    return [CareFinding("references", not wrong, "; ".join(wrong) or "every row that is referred to exists")]
+    return [CareFinding("references", not wrong, "; ".join(wrong) or "no row refers to a missing row")]
 
 
 def _hashes(con: "DuckDBPyConnection") -> CareFinding:
@@ -125,10 +122,12 @@ def _hashes(con: "DuckDBPyConnection") -> CareFinding:
     found = rows.exact(con, which, {})
     wrong = [row for row in found if int(rows.measurement(row).id, 16) != row["id"]]
     named = [row["name"] for row in found if content_hash(msgspec.json.decode(row["knobs"])) != row["configuration_id"]]
-    part = "all" if len(found) == total else f"a random {len(found)} of {total}"
+    part = "all" if len(found) == total else f"{len(found)} random"
     if wrong or named:
         first = f"{wrong[0]['name']} of {wrong[0]['session']}" if wrong else named[0]
-        return CareFinding("hashes", False, f"{len(wrong) + len(named)} of {part} have changed, such as {first}")
+        return CareFinding(
+            "hashes", False, f"{len(wrong) + len(named)} of {part} measurements have changed, such as {first}"
+        )
     return CareFinding("hashes", True, f"{part} measurements are unchanged")
 
 
@@ -150,7 +149,7 @@ def _kept(con: "DuckDBPyConnection") -> CareFinding:
         """,
         {"jobs": jobs},
     )
-    found = f"{wrong} do not match their rows" if wrong else "all match their rows"
+    found = f"{wrong} differ from the measurements" if wrong else "all match the measurements"
     return CareFinding("results", not wrong, f"of {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}: {found}")
 
 
@@ -166,11 +165,14 @@ def _journals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
             continue
         if tail and tail.problem:
             problems.append(str(tail.problem))
-        elif tail and tail.events:  # complete lines are missing, not only the last one, which a killed process tore
+        elif tail and tail.events:  # complete lines are missing, not only an incomplete last one
             late.append(door.plain(path.parent.name))
     if late:
-        problems.append(f"the journals of {', '.join(late)} contain more; `autoscout kb ingest` stores it")
-    return CareFinding("journals", not problems, "; ".join(problems) or "all are stored")
+        problems.append(
+            f"the journals of {', '.join(late)} contain events that are not stored yet; `autoscout kb ingest` "
+            f"stores them"
+        )
+    return CareFinding("journals", not problems, "; ".join(problems) or "all events are stored")
 
 
 def _seals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
@@ -185,13 +187,13 @@ def _seals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
         unsigned += bool(found.unsigned)
         if found.broken:
             broken.append(f"{door.plain(path.parent.name)}: {found.sentence}")
-    older = [f"{unsigned} journals are unsigned, as an older AutoScout wrote them"] if unsigned else []
+    older = [f"{unsigned} journals have unsigned lines, because an older AutoScout wrote them"] if unsigned else []
     return CareFinding("seals", not broken, "; ".join([*broken, *older]) or "no line has changed since it was written")
 
 
 def back_up(kb: Path, copy: Path) -> int:
-    """Writes a full, compact copy, even while others use the knowledge base; returns its size in bytes. Errors:
-    AutoscoutError for a copy that cannot be written, that exists or whose folder does not (exit 2)."""
+    """Writes a full, compact copy, even while other processes use the knowledge base; returns its size in bytes.
+    Errors: AutoscoutError for a copy that cannot be written, that exists or whose folder does not (exit 2)."""
     if copy.exists():
         raise AutoscoutError(f"{copy} exists already; choose another name for the backup", 2)
     if not copy.parent.is_dir():

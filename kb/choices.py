@@ -1,6 +1,6 @@
 """A user's decisions about warm starts: which past jobs may contribute knowledge to which job.
 
-They are stored as lines of a file next to the knowledge base; of several about the same two jobs, the last one counts.
+They are stored as lines of a file next to the knowledge base; the last decision about a pair of jobs counts.
 """
 
 import os
@@ -34,7 +34,7 @@ def choose(kb: Path, job: str, there: str, accepted: bool, by: str = "") -> None
         finally:
             os.close(file)
     except OSError as error:
-        raise AutoscoutError(f"{file_of(kb)}: cannot save that decision ({error.strerror})") from error
+        raise AutoscoutError(f"{file_of(kb)}: cannot save the decision on this past job ({error.strerror})") from error
 
 
 def choices(kb: Path, job: str) -> dict[str, bool]:

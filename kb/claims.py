@@ -2,9 +2,9 @@
 folder, kb/sharing/lake.py).
 
 Its row in `measurement` belongs to the first source in a fixed order (see `settle`), regardless of which arrived first;
-the table `further_source` has the others. So the order of merging does not matter, and a measurement is only removed
-with its last source. A session that reused the measurement of another session is not a source, but if the other session
-is unknown, the measurement is stored from its journal (hearsay) until a source arrives.
+the table `further_source` has the further sources. So the order of merging does not matter, and a measurement is only
+removed with its last source. A session that reused the measurement of another session is not a source, but if the other
+session is unknown, the measurement is stored from its journal (hearsay) until a source arrives.
 """
 
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ def look_up(con: "DuckDBPyConnection") -> None:
     [(here,)] = con.execute(
         "CREATE OR REPLACE TEMP TABLE here AS SELECT id FROM measurement WHERE id IN (SELECT id FROM arriving)"
     ).fetchall()
-    # Usually all measurements are new, in which case only the id column was scanned.
+    # `_ALL` scans many columns, so it is only queried if any of the ids are stored.
     con.execute(f"CREATE OR REPLACE TEMP TABLE known AS FROM ({_ALL}) WHERE {'id IN (FROM here)' if here else 'false'}")
 
 
@@ -101,8 +101,8 @@ def remove(con: "DuckDBPyConnection", sessions: list[str]) -> tuple[int, int]:
 
 def settle(con: "DuckDBPyConnection") -> None:
     """Assigns the measurements in the temporary table `claim`, which lists all their sources, to their first source;
-    the others become further sources. The order: our sources before those of other authors, sessions before imports,
-    then by name. Hearsay comes last, and is dropped if there is a source."""
+    the other sources become further sources. The order: our sources before those of other authors, sessions before
+    imports, then by name. Hearsay comes last, and is dropped if there is a source."""
     con.execute(
         """
         CREATE OR REPLACE TEMP TABLE settled AS

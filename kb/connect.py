@@ -74,8 +74,8 @@ def reader(
         con = _open_to_read(stack, kb, wait_s, files)
         pending, ours = migrate.pending(con, kb, migrate.known()), _may_write(kb)
         if pending and not (ours and _may_write(kb.parent)):
-            old = f"{kb} was written by an earlier AutoScout and must be migrated, but cannot be written here"
-            raise AutoscoutError(f"{old}; copy it to a folder of yours and name the copy with --kb")
+            old = f"{kb} was written by an earlier AutoScout and must be migrated, but you may not write to it"
+            raise AutoscoutError(f"{old}; copy it to a folder that you may write to, and pass the copy with --kb")
         behind = results and not pending and kept_up.behind(con)
         if behind and not (ours and _may_write(kb.parent)):
             kept_up.refresh_temporary(con)
@@ -185,7 +185,7 @@ def _sentences(kb: Path) -> Iterator[None]:
         yield
     except (duckdb.Error, OSError) as error:
         if isinstance(error, OSError) and not kb.parent.is_dir():
-            cannot = f"the folder {error.filename} cannot be made ({error.strerror})"
+            cannot = f"cannot create the folder {error.filename} ({error.strerror})"
             raise AutoscoutError(f"{kb}: {cannot}; choose another file with --kb") from error
         raise _sentence(kb, str(error)) from error
 

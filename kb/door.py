@@ -62,7 +62,9 @@ def utf8(path: Path) -> Path:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise Refused(f"{path}: the name is not UTF-8, which DuckDB needs; rename it, or give another", 2) from None
+        raise Refused(
+            f"{path}: the file name is not UTF-8, which DuckDB requires; rename the file, or pass a different one", 2
+        ) from None
     return path
 
 
@@ -120,7 +122,7 @@ def job(stored: str | bytes) -> Job:
     except msgspec.ValidationError as error:
         if isinstance(version, int) and version > RECORDS:
             raise Newer(
-                f"a job was written by a newer AutoScout (records {version}, this one reads {RECORDS})"
+                f"a newer AutoScout wrote the job (record format {version}, this one reads {RECORDS})"
             ) from error
         raise Refused(f"a job cannot be read ({error})") from error
 
@@ -154,9 +156,9 @@ def check_measurement(measurement: Measurement) -> None:
     names = (*m.metrics, *m.conditions, *m.per_rank, *m.rank_devices)
     for part in (m.name, m.context, m.period, *environment, *names):
         if _CONTROL.search(part):
-            raise Refused(f"a measurement's {shown(part)} contains a control character")
+            raise Refused(f"the text {shown(part)} of a measurement contains a control character")
     numbers = (*m.metrics.values(), *m.conditions.values(), m.cost_s, m.device_s, m.at)
     if not all(map(math.isfinite, numbers)) or min(m.cost_s, m.device_s, m.at) < 0 or m.at > LATEST:
-        raise Refused(f"a number of {shown(m.name)} is impossible: not finite, or not a real time")
+        raise Refused(f"the measurement {shown(m.name)} has a number that is not finite, or an impossible cost or time")
     if _CONTROL_IN_TEXT.search(measurement.evidence):
         raise Refused(f"the evidence of {shown(measurement.name)} contains a control character")

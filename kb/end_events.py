@@ -5,7 +5,7 @@ from kb.within_events import Event, Part, WarmSource
 
 
 class SearchEnded(Event, frozen=True, tag="search_ended"):
-    """`reason`: budget · wall · device_time · converged · settled (no better is expected) · exhausted · stopped."""
+    """`reason`: budget · wall · device_time · converged · settled (no better one is expected) · exhausted · stopped."""
 
     reason: str
 
@@ -68,9 +68,9 @@ class Gated(Event, frozen=True, tag="gated"):
 
 
 class WarmStartWorth(Event, frozen=True, tag="warm_start_worth"):
-    """The results of the configurations that a warm start carried over. `behind`: cost of the best of these / cost of
-    the session's best − 1; `rank`: its rank among all configurations that ran; `first_within`: number of experiments
-    until one was within 1 % of the session's best."""
+    """The results of the configurations that a warm start carried over. `behind`: cost of the best carried-over one /
+    cost of the session's best − 1; `rank`: its rank among all configurations that ran; `first_within`: number of
+    experiments until one was within 1 % of the session's best."""
 
     sources: list[WarmSource]
     carried: int

@@ -44,12 +44,13 @@ def forget(kb: Path, sessions: list[str]) -> Forgotten:
         for name, folder in folders.items():
             # A session in the trash can be forgotten again, since an earlier call may have been killed midway.
             if not _is_session(folder) and not _known(con, name) and name not in deleted(kb):
-                raise AutoscoutError(f"nothing is known of {name}; `autoscout sessions` and `FROM imports` list all", 2)
+                lists = "`autoscout sessions` and `autoscout sql 'FROM imports'` list them"
+                raise AutoscoutError(f"there is no session or import {name}; {lists}", 2)
             if store.is_running(folder):
-                raise AutoscoutError(f"session {name} is running; end it first")
+                raise AutoscoutError(f"session {name} is running; stop it first (`autoscout stop {name}`)")
         imports = _import_files(con, kb, sessions)
         answered = [
-            f"the journal of {session} repeats {n} of these measurements"
+            f"the journal of {session} still contains copies of {n} of these measurements"
             for session, n in con.execute(
                 "SELECT session, count(*) FROM decision WHERE type = 'answered' AND session NOT IN (FROM unnest($s)) "
                 "AND (body ->> 'measured_by') IN (FROM unnest($s)) GROUP BY 1 ORDER BY 1",
@@ -75,10 +76,12 @@ def forget(kb: Path, sessions: list[str]) -> Forgotten:
     for path in imports:
         path.unlink(missing_ok=True)
     backups = sorted(kb.parent.glob(f"{kb.name}.bak-*")) + sorted(kb.parent.glob(f"{kb.name}.replaced-*"))
-    stay = [f"{kept} measurements stay: other sessions or imports have them, too"] if kept else []
-    left = stay + answered + [f"{path} is an older copy that may hold the data; remove it if so" for path in backups]
+    stay = [f"{kept} measurements stay, because other sessions or imports contain them too"] if kept else []
+    older = "is an older copy of the knowledge base; delete it if it must not contain the data either"
+    left = [*stay, *answered, *(f"{path} {older}" for path in backups)]
     left += [
-        f"{_trash(kb) / name} keeps it for `autoscout kb undelete {name}`; remove that folder to drop it for good"
+        f"`autoscout kb undelete {name}` restores {name} from {_trash(kb) / name}; delete that folder to remove it "
+        f"for good"
         for name in sessions
         if (_trash(kb) / name).is_dir()
     ]

@@ -36,7 +36,7 @@ class SessionStarted(Event, frozen=True, tag="session_started"):
     warm_start: str
     hyper: dict[str, Value]
     environment: dict[str, str]
-    kb_mark: int  # the KB's last row at the start; later rows of others are ignored, even after a resume
+    kb_mark: int  # the KB's last row at the start; later rows of other sessions are not used, even after a resume
     default: Configuration
     orderings: list[list[str]]
     host: str = ""  # "": unknown, or not recorded for privacy
@@ -85,9 +85,9 @@ class Decided(Event, frozen=True, tag="decided"):
 
 
 class Rewarded(Event, frozen=True, tag="rewarded"):
-    """A finished 2×2 grid of {base, candidate} structure × {base, candidate} point: `costs` of bb, bc, cb, cc (None:
-    failed), and the rewards of the arms. `errors`: standard deviation of the log of each predicted cost, 0 for measured
-    ones; empty if all were measured."""
+    """A finished 2×2 grid of {base, candidate} structure × {base, candidate} point: `costs`: of bb, bc, cb, cc
+    (structure, then point; b: base, c: candidate; None: failed). `errors`: standard deviation of the log of each
+    predicted cost, 0 for measured costs; empty if all were measured."""
 
     step: int
     costs: list[float | None]
@@ -153,9 +153,9 @@ class Passed(Event, frozen=True, tag="passed"):
 
 
 class Neighbours(Event, frozen=True, tag="neighbours"):
-    """Whether experiments may share a host (`allowed`): costs of the reference alone, and of as many copies as fit on
-    the host together (`beside`). `shape`: devices of an experiment and of the host; `known_from`: the earlier session
-    that measured this, "" if it was this one."""
+    """Whether experiments may share a host (`allowed`). `alone`: cost of the reference alone; `beside`: costs of copies
+    of it that run on the host at the same time, as many as fit; `shape`: devices of an experiment and of the host;
+    `known_from`: the earlier session that measured these costs, "" if this session did."""
 
     shape: str
     alone: float
@@ -203,7 +203,8 @@ class FidelitySwitched(Event, frozen=True, tag="fidelity_switched"):
 
 
 class Steered(Event, frozen=True, tag="steered"):
-    """An order (kb/orders.py) took effect, or was refused because of `refused`. `why`: the author's reason for it."""
+    """An order (kb/orders.py) that took effect, or was refused. `refused`: the reason for refusing it, "" if it took
+    effect; `why`: its author's reason for giving it."""
 
     what: str
     values: dict[str, Value]
@@ -298,10 +299,10 @@ class Journal:
 
     def append(self, *events: Event, sync: bool = True) -> None:
         """Writes one line per event. `sync`: whether to wait until they are on disk, without which a power failure (but
-        not a kill) may lose them. Errors: AutoscoutError if they cannot be written; then none of them is."""
+        not a kill) may lose them. Errors: AutoscoutError if they cannot be written; then no event is."""
         if not self.path.exists():
             raise AutoscoutError(
-                f"{self.path} was removed or moved while its session ran, so its measurements cannot be kept; "
+                f"{self.path} was removed or moved during the session, so measurements cannot be saved; "
                 f"start the job again"
             )
         start = self._file.seek(0, os.SEEK_END)
@@ -362,7 +363,7 @@ def read(
 
 
 def _decode(line: bytes) -> AnyEvent:
-    """Parses a line. Errors: msgspec.DecodeError (of which ValidationError is a subclass)."""
+    """Parses a line. Errors: msgspec.DecodeError, or its subclass ValidationError."""
     try:
         return _decoder.decode(line)
     except msgspec.ValidationError:
@@ -390,7 +391,9 @@ def _kept(event: Event) -> Event:
 def _cannot_write(path: Path, error: OSError) -> AutoscoutError:
     if error.errno == errno.ENOSPC:
         return AutoscoutError(
-            f"{path}: the disk is full; every finished experiment is kept, free some space and run the same "
+            f"{path}: the disk is full; finished experiments are kept; free some space, then run the same "
             f"command with --resume"
         )
-    return AutoscoutError(f"{path}: cannot write the journal ({error.strerror}); choose another --kb folder")
+    return AutoscoutError(
+        f"{path}: cannot write the journal ({error.strerror}); choose a file in another folder with --kb"
+    )

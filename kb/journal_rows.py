@@ -44,7 +44,7 @@ def take_in(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Pat
 
 def _stored(con: "DuckDBPyConnection", tails: list[tuple[Path, _Tail]], problems: dict[Path, AutoscoutError]) -> int:
     """Stores the tails and returns the number of new measurements. A journal that DuckDB cannot store is added to
-    `problems` and does not affect the others."""
+    `problems` and does not affect other journals."""
     import duckdb
 
     try:
@@ -55,7 +55,7 @@ def _stored(con: "DuckDBPyConnection", tails: list[tuple[Path, _Tail]], problems
             return sum(_stored(con, [each], problems) for each in tails)
         path = tails[0][0]
         problems[path] = AutoscoutError(
-            f"{path}: contains data that fits in no row ({' '.join(str(error).split())})", 2
+            f"{path}: contains data that the tables cannot store ({' '.join(str(error).split())})", 2
         )
         return 0
 
@@ -67,7 +67,7 @@ def read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
     if started is None:
         return None
     if not isinstance(started, journals.SessionStarted):
-        raise AutoscoutError(f"{path}: not a session's journal, it does not begin with session_started", 2)
+        raise AutoscoutError(f"{path}: is not a session's journal, because it does not begin with session_started", 2)
     door.name(started.session, "session")
     door.check_job(started.job)
     if con.execute("SELECT 1 FROM forgotten WHERE session = ?", [started.session]).fetchone():
@@ -101,7 +101,7 @@ def _check_event(event: journals.AnyEvent) -> None:
     if isinstance(event, journals.ExperimentEnded | journals.Answered):
         door.check_measurement(event.measurement)
     if isinstance(event, journals.ExperimentEnded) and not 0 <= event.number < 2**31:
-        raise door.Refused(f"an experiment has an impossible number: {event.number}")
+        raise door.Refused(f"an experiment has the impossible number {event.number}")
     if isinstance(event, journals.Answered):
         door.name(event.measured_by, "session")
 
@@ -112,7 +112,7 @@ def _outside(path: Path, damaged: list[AutoscoutError], refused: list[AutoscoutE
         return None
     count = len(damaged) + len(refused)
     first = str(damaged[0]) if damaged else f"{path}: {refused[0]}"
-    more = f"; with it, {count} lines are not stored" if count > 1 else "; this line is not stored"
+    more = f"; {count} lines, including this one, are not stored" if count > 1 else "; this line is not stored"
     return AutoscoutError(first + more, 2)
 
 
@@ -220,8 +220,8 @@ def _decision_rows(tail: _Tail) -> Iterator[dict[str, Any]]:
 
 
 def _measurement_rows(tails: list[_Tail]) -> list[dict[str, Any]]:
-    """Rows of `incoming`. Experiments come before measurements that a session took from the knowledge base, because of
-    equal rows the first one is stored, and experiments have more information."""
+    """Rows of `incoming`. Experiments come before measurements that a session took from the knowledge base, because
+    only the first of equal rows is stored, and experiments have more information."""
     ended: list[dict[str, Any]] = []
     answered: list[dict[str, Any]] = []
     for tail in tails:

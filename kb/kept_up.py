@@ -1,5 +1,5 @@
-"""Precomputes the views `results`, `best` and `knob_effects`, about which most queries are, so that queries need not
-scan all rows (migrations/0007_kept_up.sql).
+"""Precomputes the views `results`, `best` and `knob_effects`, which most queries use, so that queries need not scan
+all rows (migrations/0007_kept_up.sql).
 
 Most changes of the knowledge base refresh them at once. A session's ingest, which happens every few seconds, only marks
 them as stale, and the next query refreshes them (in temporary tables if it may not write the file). Only jobs whose

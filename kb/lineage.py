@@ -51,7 +51,7 @@ class Lineage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lineage(kb: Path, job_id: str, context: str, metric: str, configurations: list[str]) -> Lineage:
-    """The evidence for `configurations` (ids), sorted by name and time, without that of authors who are ignored."""
+    """The evidence for `configurations` (ids), sorted by name and time, without authors whom the user ignores."""
     value = f"m.{metric}" if metric in rows.METRICS else "try_cast(m.other_metrics ->> $metric AS DOUBLE)"
     parameters = {"job": job_id, "context": context, "configurations": configurations}
     with reader(kb) as con:

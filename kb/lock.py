@@ -29,8 +29,8 @@ WAIT_S = 10.0
 
 @contextlib.contextmanager
 def exclusive(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
-    """Holds an exclusive lock on the file `path`, which meanwhile contains our pid and command. Errors: AutoscoutError
-    that names the holder after `wait_s` seconds, or if the file cannot be written.
+    """Holds an exclusive lock on the file `path`, which contains our pid and command while it is locked. Errors:
+    AutoscoutError that names the holder after `wait_s` seconds, or if the file cannot be written.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -42,7 +42,7 @@ def exclusive(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
     try:
         with _gate(path, file, fcntl.LOCK_EX, deadline, wait_s):
             _wait(file, path, fcntl.LOCK_EX, deadline, wait_s)
-        # The content is only information for others, so it may be missing if the disk is full.
+        # The content only informs waiting processes, so it may be missing if the disk is full.
         with contextlib.suppress(OSError):
             os.ftruncate(file, 0)
             os.pwrite(file, _who_we_are().encode(errors="replace"), 0)
@@ -153,12 +153,12 @@ def _wait(file: int, path: Path, kind: int, deadline: float, wait_s: float, of: 
         got = _flock(file, kind, deadline)
     except OSError as error:
         raise AutoscoutError(
-            f"{path}: this file system cannot lock files ({error.strerror}); choose another --kb folder"
+            f"{path}: this file system cannot lock files ({error.strerror}); choose a file in another folder with --kb"
         ) from error
     if not got:
         raise AutoscoutError(
-            f"{path.with_suffix('')} is in use by {_holder(file if of is None else of)}, and has been for the "
-            f"{wait_s:g} s that we waited; wait for it or end it, then run this again"
+            f"{path.with_suffix('')} is in use by {_holder(file if of is None else of)} (waited {wait_s:g} s); "
+            f"wait for that process or end it, then run this command again"
         )
 
 

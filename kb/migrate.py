@@ -79,14 +79,14 @@ def pending(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ..
     newest = applied[-1][0] if applied else 0
     if newest > len(migrations):
         raise AutoscoutError(
-            f"the knowledge base {kb} has schema {newest}, this AutoScout knows {len(migrations)}: "
-            f"upgrade AutoScout, or choose another file with --kb"
+            f"the knowledge base {kb} has schema {newest}, but this AutoScout only knows schemas up to "
+            f"{len(migrations)}; upgrade AutoScout, or choose another file with --kb"
         )
     for ours, (version, name, sha256) in zip(migrations, applied, strict=False):
         if ours.version != version or ours.sha256 != sha256:
             raise AutoscoutError(
-                f"the knowledge base {kb} was made with another {name} than this AutoScout's {ours.name}: "
-                f"use the AutoScout that made it, or choose another file with --kb"
+                f"the knowledge base {kb} was created with the migration {name}, which differs from this AutoScout's "
+                f"{ours.name}; use the AutoScout that created it, or choose another file with --kb"
             )
     return migrations[len(applied) :]
 

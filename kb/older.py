@@ -1,4 +1,4 @@
-"""Converts JSON of older versions of AutoScout to today's records: NaN, and terms that have changed.
+"""Converts JSON of older versions of AutoScout to today's records: restores NaN and replaces terms that have changed.
 kb/sharing/arrivals.py and the migrations do the same in SQL.
 """
 
@@ -51,11 +51,12 @@ def damaged(path: Path, offset: int, error: Exception) -> AutoscoutError:
     """The error for a line that is not an event: that it is damaged, or that a newer AutoScout wrote the journal."""
     if (version := _written_with(path)) > RECORDS:
         return AutoscoutError(
-            f"{path} was written by a newer AutoScout (records {version}, this one reads {RECORDS}): upgrade this one",
+            f"{path} was written by a newer AutoScout (record format {version}, this one reads {RECORDS}); upgrade "
+            f"AutoScout",
             2,
         )
     return AutoscoutError(
-        f"{path}: the line that ends at byte {offset} is not a journal event ({error}); the other lines are read", 2
+        f"{path}: the line that ends at byte {offset} is not a journal event ({error}); this line is skipped", 2
     )
 
 

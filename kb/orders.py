@@ -89,7 +89,7 @@ def given(folder: Path) -> list[Order]:
 
 
 def paused_by(folder: Path) -> str:
-    """Who gave the last order to pause; "" if there is none, or an order to go on followed."""
+    """Who gave the last order to pause; "" if there is none, or a later order resumed the session."""
     turns = [order for order in given(folder) if order.what in ("pause", "go")]
     return turns[-1].by if turns and turns[-1].what == "pause" else ""
 

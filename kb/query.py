@@ -54,7 +54,7 @@ def run(
         with _folder(kb) as folder:
             reply = _ask(msgspec.structs.replace(request, seconds=seconds, copy=folder))
     if reply is None:
-        raise AutoscoutError(f"the query took more than {seconds:g} s and was ended; give it more with --seconds", 2)
+        raise AutoscoutError(f"the query was stopped after {seconds:g} s; set a longer limit with --seconds", 2)
     columns, types, rows = reply
     truncated = limit is not None and len(rows) > limit
     return Table(_distinct(columns), types, rows[:limit], truncated)
@@ -74,7 +74,8 @@ def _ask(request: Request) -> Any:
     assert process.stdin
     assert process.stdout
     try:
-        with contextlib.suppress(BrokenPipeError):  # the process may have ended; stdin stays open, as its end kills it
+        # The process may have ended. Its stdin stays open, because closing it would kill the process.
+        with contextlib.suppress(BrokenPipeError):
             process.stdin.write(msgspec.json.encode(request) + b"\n")
             process.stdin.flush()
         answer = process.stdout.read()
@@ -89,8 +90,8 @@ def _ask(request: Request) -> Any:
         return None
     if code:
         raise AutoscoutError(
-            f"the process of the query ended ({signal.strsignal(-code) if code < 0 else f'exit code {code}'}): it "
-            f"needs too much memory, or DuckDB cannot do it; ask for less, or give it more with --memory-mib",
+            f"the process of the query ended ({signal.strsignal(-code) if code < 0 else f'exit code {code}'}): the "
+            f"query needs too much memory, or DuckDB failed; select less data, or raise the limit with --memory-mib",
             2,
         )
     reply = _Plain(io.BytesIO(answer)).load()
@@ -119,7 +120,7 @@ def _folder(kb: Path) -> Iterator[str]:
             yield str(folder)
     except OSError as error:
         raise AutoscoutError(
-            f"{parent}: no copy of the knowledge base can be made there ({error.strerror}); free some space"
+            f"{parent}: cannot copy the knowledge base to this folder ({error.strerror}); free some space"
         ) from error
 
 

@@ -42,7 +42,7 @@ def _as_table(table: Table) -> str:
     ]
     lines.insert(1, "  ".join("─" * width for width in widths))
     if table.truncated:
-        lines.append(f"… only the first {len(table.rows)} rows")
+        lines.append(f"… only the first {len(table.rows)} rows are shown")
     return "\n".join(lines) + "\n"
 
 

@@ -121,7 +121,7 @@ def _leave_out(cursor: Any, rows: int) -> None:
 def _too_much(request: Request) -> str:
     return (
         f"the query needs more than {request.memory_mib} MiB of memory or {_SPILLED_MIB} MiB of temporary files; "
-        f"ask for less, or give it more with --memory-mib"
+        f"select less data, or raise the limit with --memory-mib"
     )
 
 
@@ -138,7 +138,7 @@ def _refuse_all_but_queries(con: "DuckDBPyConnection", sql: str) -> None:
                 f"{kind} is refused: SQL here only reads the knowledge base; start with SELECT or FROM", 2
             )
     if len(kinds) > 1 and not pivots:
-        raise AutoscoutError("this is more than one query; run them one after another", 2)
+        raise AutoscoutError("the text contains more than one query; run one at a time", 2)
     allowed.check(con, sql)
 
 
@@ -151,9 +151,9 @@ def _sentence(message_text: str) -> str:
     elif "read-only mode" in message:
         message = f"SQL here only reads the knowledge base ({message})"
     elif "'pytz'" in message:
-        message = "times with a time zone cannot be shown; add ::TIMESTAMP to the column"
+        message = "times with a time zone cannot be shown; cast the column with ::TIMESTAMP"
     else:
-        message = f"the query does not work: {message}"
+        message = f"the query failed: {message}"
     return f"{message}\nLINE {position}" if line else message
 
 

@@ -284,7 +284,7 @@ class LaunchSettings(Strict, frozen=True, omit_defaults=True):
     metrics: dict[str, str | MetricSource] = {}
     loss_tolerance: float = 0.02
     end_early: bool = True
-    neutral: list[str] = []  # arguments unknown to AutoScout of which the user states that they do not affect the speed
+    neutral: list[str] = []  # arguments unknown to AutoScout that, as the user states, do not affect the speed
     accepted: dict[str, float] = {}  # serving: speculative method → acceptance rate of the first draft token
 
 

@@ -30,12 +30,16 @@ def remove(kb: Path) -> Removed:
             con.execute("COMMIT")
     _, left = store.ingest_all(kb)  # also restores the rows of a session that an earlier, killed call has removed
     rewrite(kb)
-    left += [f"session {name} is running; end it, and run this again" for name in sorted(running)]
+    left += [f"session {name} is running; stop it, then run this command again" for name in sorted(running)]
     left += [
-        f"{count} texts of {name}, which has no journal here; `autoscout kb forget` removes all of it"
+        f"{count} texts of {name} contain secrets that need its journal, which is not here; `autoscout kb forget` "
+        f"removes {name}"
         for name, count in rows.items()
         if name not in ours and name not in running
     ]
     copies = [*kb.parent.glob(f"{kb.name}.bak-*"), *kb.parent.glob(f"{kb.name}.replaced-*")] if ours else []
-    left += [f"{path} is an older copy that may hold secrets; remove it if so" for path in sorted(copies)]
+    left += [
+        f"{path} is an older copy of the knowledge base; delete it if it must not contain secrets either"
+        for path in sorted(copies)
+    ]
     return Removed([str(path) for path in cleaned], ours, left)

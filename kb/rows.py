@@ -119,7 +119,7 @@ def write_lines(path: Path, found: Iterable[dict[str, Any]]) -> int:
 
 
 def of_lines(path: Path) -> str:
-    """A query of a file of `write_lines` that returns the rows of a lake's file (kb/sharing/lake.py)."""
+    """SQL that reads a file of `write_lines` as rows of a lake's file (kb/sharing/lake.py)."""
     shape = ", ".join(f"{name}: '{kind}'" for name, kind in INCOMING.items())
     text = str(path).replace("'", "''")
     return (

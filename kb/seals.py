@@ -20,8 +20,8 @@ class Seals(msgspec.Struct, frozen=True):
     def sentence(self) -> str:
         """A sentence on what is wrong; "" if all seals are right."""
         if self.broken:
-            return f"line {self.broken} is not what was written there"
-        return f"{self.unsigned} lines are unsigned, as an older AutoScout wrote them" if self.unsigned else ""
+            return f"line {self.broken} was changed after it was written"
+        return f"{self.unsigned} lines are unsigned, because an older AutoScout wrote them" if self.unsigned else ""
 
 
 def sealed(line: bytes, before: str) -> tuple[bytes, str]:

@@ -16,7 +16,7 @@ _NEWEST = """
 
 
 def found_before(kb: Path, context: str, shape: str) -> Neighbours | None:
-    """The newest result of such a measurement, None if there is none. Errors: AutoscoutError."""
+    """The newest result of earlier sessions; None if there is none. Errors: AutoscoutError."""
     with reader(kb) as con:
         row = con.execute(_NEWEST, {"context": context, "shape": shape}).fetchone()
     if row is None:

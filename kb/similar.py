@@ -30,7 +30,7 @@ _EXPLAINED = ("experts", "active share", "kv_heads", "load per device", "memory 
 _EXPLAINED += ("input_len", "output_len")
 
 Number = float | str | None
-MemoryOf = Callable[[Node], float]  # GiB of one of a node's devices; 0: unknown
+MemoryOf = Callable[[Node], float]  # memory of one device of the node in GiB; 0: unknown
 
 
 class _Weight(NamedTuple):
@@ -39,31 +39,31 @@ class _Weight(NamedTuple):
 
 
 WEIGHTS = {
-    "target": _Weight(3.0, "another framework has other knobs"),
+    "target": _Weight(3.0, "a different framework has different knobs"),
     "task": _Weight(1.0, "fine-tuning and pre-training fill the memory differently"),
     "trained": _Weight(1.0, "adapters and frozen layers leave out gradients, optimizer state and their exchange"),
-    "experts": _Weight(0.3, "expert parallelism follows the number of experts"),
+    "experts": _Weight(0.3, "expert parallelism depends on the number of experts"),
     "moe": _Weight(2.0, "a mixture of experts is laid out differently from a dense model"),
-    "active share": _Weight(0.3, "the share of the stored weights that a token uses"),
+    "active share": _Weight(0.3, "compute per token depends on the share of the weights that it uses"),
     "attention": _Weight(0.5, "latent keys and values are small, and replicated on all tensor parallel ranks"),
-    "parameters per device": _Weight(0.5, "decides what fits, and so which layouts exist"),
-    "devices": _Weight(0.5, "degrees of parallelism multiply to the number of devices"),
-    "memory per device": _Weight(0.5, "decides what fits"),
+    "parameters per device": _Weight(0.5, "determines which layouts fit into memory"),
+    "devices": _Weight(0.5, "the product of the degrees of parallelism is the number of devices"),
+    "memory per device": _Weight(0.5, "determines what fits into memory"),
     "device": _Weight(0.5, "compute and links differ by kind of device"),
-    "layers": _Weight(0.15, "pipeline stages divide them"),
-    "hidden": _Weight(0.15, "size of the matrix products that tensor parallelism splits"),
-    "heads": _Weight(0.15, "tensor parallelism divides them"),
-    "kv_heads": _Weight(0.1, "tensor parallelism and the KV cache follow them"),
-    "vocab": _Weight(0.05, "load of the first and the last pipeline stage"),
-    "dtype": _Weight(0.3, "memory and speed depend on it"),
-    "seq_len": _Weight(0.25, "activations and the share of attention"),
-    "samples per device": _Weight(0.25, "micro batches that fill the pipeline"),
-    "load": _Weight(0.5, "open loop, closed loop or a trace"),
-    "load per device": _Weight(0.3, "how deep the queues are"),
-    "input_len": _Weight(0.25, "prefill work per request"),
-    "output_len": _Weight(0.25, "decode work per request"),
-    "shared_prefix": _Weight(0.3, "what the prefix cache saves"),
-    "metric": _Weight(0.3, "it was tuned for another metric, though this one may have been measured, too"),
+    "layers": _Weight(0.15, "pipeline stages divide the layers"),
+    "hidden": _Weight(0.15, "determines the matrix products that tensor parallelism splits"),
+    "heads": _Weight(0.15, "tensor parallelism divides the heads"),
+    "kv_heads": _Weight(0.1, "tensor parallelism and the KV cache depend on the key-value heads"),
+    "vocab": _Weight(0.05, "determines the load of the first and the last pipeline stage"),
+    "dtype": _Weight(0.3, "memory and speed depend on the data type"),
+    "seq_len": _Weight(0.25, "determines activation memory and the cost of attention"),
+    "samples per device": _Weight(0.25, "determines how many micro batches fill the pipeline"),
+    "load": _Weight(0.5, "open loop, closed loop and traces load a server differently"),
+    "load per device": _Weight(0.3, "determines how deep the queues are"),
+    "input_len": _Weight(0.25, "determines the prefill work per request"),
+    "output_len": _Weight(0.25, "determines the decode work per request"),
+    "shared_prefix": _Weight(0.3, "determines how much the prefix cache saves"),
+    "metric": _Weight(0.3, "the past job was tuned for a different metric, but may also have measured this one"),
     "versions": _Weight(0.2, "a release changes which configurations are fast"),
 }
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from kb.records import Latent, Model, shape
 
-# Bytes per weight, including the scales, of which there is one for 32 (mxfp4), 16 (nvfp4) or 128 weights.
+# Bytes per weight, including scales: one scale for every 32 (mxfp4), 16 (nvfp4) or 128 weights.
 STORED = {
     **dict.fromkeys(("fp8", "fp8_block", "int8"), 1.0),
     **{"w8a16": 1.02, "mxfp4": 0.53125, "nvfp4": 0.5625, "int4": 0.53},

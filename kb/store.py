@@ -134,7 +134,7 @@ def _unlisted(kb: Path) -> list[str]:
     folder = sessions_folder(kb)
     if not folder.is_dir() or os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
         return []
-    return [f"{folder}: cannot be listed (Permission denied), so what only its journals hold is not known here"]
+    return [f"cannot list {folder} (Permission denied), so measurements that are only in its journals are missing"]
 
 
 def lines_known(con: "DuckDBPyConnection", kb: Path) -> dict[str, int]:
@@ -279,7 +279,9 @@ def journalled(kb: Path, session: str) -> Path:
         with reader(kb) as con:
             known = con.execute("SELECT 1 FROM session WHERE id = $1", [session]).fetchone()
         if known:
-            why = "its journal is not: the session was pulled or copied, or the journal was moved; look where it ran"
+            why = (
+                "its journal is not here: the session was pulled or copied, or the journal was moved; look where it ran"
+            )
             raise AutoscoutError(f"the rows of {session} are in {kb}, but {why}", 2)
     raise AutoscoutError(f"there is no session {session} next to {kb}; `autoscout sessions` lists them", 2)
 
@@ -289,6 +291,6 @@ def session_started(kb: Path, session: str) -> SessionStarted:
     path = journalled(kb, session) / "journal.jsonl"
     first = next(journals.read(path), None)
     if first is None or not isinstance(first[0], SessionStarted):
-        raise AutoscoutError(f"{path}: holds no session; start the job again", 2)
+        raise AutoscoutError(f"{path}: contains no session; start the job again", 2)
     door.check_job(first[0].job)
     return first[0]

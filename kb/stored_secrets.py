@@ -66,8 +66,8 @@ def refuse(con: "DuckDBPyConnection", sessions: list[str]) -> None:
     """Errors: AutoscoutError if rows of the sessions contain secrets, so that they must not be shared."""
     if found := in_rows(con, sessions):
         raise AutoscoutError(
-            f"{sum(found.values())} texts of {', '.join(found)} hold what looks like a secret, so nothing was shared; "
-            f"`autoscout kb redact` removes it"
+            f"{sum(found.values())} texts of {', '.join(found)} look like secrets, so nothing was shared; "
+            f"`autoscout kb redact` removes them"
         )
 
 

@@ -17,10 +17,12 @@ def read_table(path: Path, where: str = "") -> Table:
     import duckdb
 
     if not door.utf8(path).is_file():
-        raise AutoscoutError(f"{path}: there is no such table", 2)
+        raise AutoscoutError(f"{path}: there is no such file", 2)
     suffix = Path(path.stem).suffix if path.suffix in (".gz", ".zst") else path.suffix
     if suffix.lower() not in _FORMATS:
-        raise AutoscoutError(f"{path} is not a table that can be read: give .csv, .csv.gz, .tsv or .parquet", 2)
+        raise AutoscoutError(
+            f"{path} is not a table that AutoScout can read; pass a .csv, .csv.gz, .tsv or .parquet file", 2
+        )
     with duckdb.connect(":memory:") as con:
         try:
             con.execute(f"CREATE TABLE measured AS FROM {_FORMATS[suffix.lower()]}", [str(path)])

@@ -23,5 +23,5 @@ def _home(instead: str) -> Path:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
         raise AutoscoutError(
-            f"this user has no home; set HOME or {instead} to a folder that you may write to"
+            f"this user has no home folder; set HOME or {instead} to a folder that you may write to"
         ) from None

@@ -60,7 +60,7 @@ ACTIONS = (
     Action("home,g", "rewind", "go to the beginning", "g"),
     Action("end,G", "live", "to now", "G"),
     Action("t", "next_theme", "dark, light, colour-blind safe"),
-    Action("ctrl+l", "redraw", "redraw everything, if something else wrote on the terminal"),
+    Action("ctrl+l", "redraw", "redraw the screen, for example after another program wrote to the terminal"),
     Action(
         "p",
         "pause",
@@ -114,7 +114,7 @@ ACTIONS = (
         "order",
         "any order: try, pin, exclude, budget, profile, pause …, or a screen's name",
         ":",
-        harm="has to be written out and entered",
+        harm="takes effect only after you type it and press enter",
         verb="autoscout steer SESSION ORDER",
     ),
 )
@@ -128,7 +128,7 @@ HOME = (
     Action("k", "move(-1)", "up"),
     Action("question_mark", "explain", "what this screen shows, and its keys", "?", footer="help"),
     Action("t", "next_theme", "dark, light, colour-blind safe"),
-    Action("ctrl+l", "redraw", "redraw everything, if something else wrote on the terminal"),
+    Action("ctrl+l", "redraw", "redraw the screen, for example after another program wrote to the terminal"),
     Action("q", "quit", "close; sessions continue", footer="close"),
 )  # fmt: skip
 WIZARD = (
@@ -170,7 +170,7 @@ def of_screen(screen: str) -> Iterator[Action]:
 def table() -> str:
     """The Markdown table of actions in docs/tui.md."""
     rows = [
-        "| key | what it does (also in the palette) | where | what keeps it from harm | verb |",
+        "| key | what it does (also in the palette) | where | safeguard | verb |",
         "|---|---|---|---|---|",
     ]
     places = [(a, ", ".join(SCREENS[s] for s in a.on) or "every screen of a session") for a in ACTIONS]

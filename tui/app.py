@@ -125,7 +125,7 @@ class SessionApp(Wired[None]):
             self.appear()
 
     def repaint(self) -> None:
-        """Draws the visible pane; others are drawn when they are opened."""
+        """Draws the visible pane; other panes are drawn when they are opened."""
         if not self._panes.is_mounted or not self.is_running:  # there are no widgets while the app closes
             return
         session = self.session
@@ -208,7 +208,7 @@ class SessionApp(Wired[None]):
         if run is None:
             return
         self.session.mark(run.configuration.id)
-        self.notify(f"{len(self.session.marked)} marked to compare; 6 shows them")
+        self.notify(f"{len(self.session.marked)} marked to compare; press 6 to see them")
 
     def action_cycle(self) -> None:
         self._panes.pane.cycle()
@@ -359,7 +359,7 @@ def _keep_all() -> None:
 
 
 def _typed_in(widget: Widget | None) -> bool:
-    """Whether a widget is a text input, all of which have a blinking cursor."""
+    """Whether a widget is a text input; only these have a blinking cursor."""
     return hasattr(widget, "cursor_blink")
 
 

@@ -43,8 +43,8 @@ WINNERS = (
     "WHERE best IS NOT NULL AND low > 1 ORDER BY ended DESC LIMIT 20"  # see headlines.proven
 )
 _PANELS = {
-    "sessions": "those that run and those that ended; they run on without these screens",
-    "jobs": "job files here, then examples; one is checked before it is started",
+    "sessions": "running and ended sessions; they continue when you close these screens",
+    "jobs": "job files in this folder, then examples; a job is checked before it starts",
     "recent winners": "the best configurations of ended sessions whose gain is proven",
     "machines known": "where measurements come from",
 }
@@ -120,7 +120,7 @@ class HomeApp(Wired[Path]):
         self.sessions, self.jobs = looked.sessions, looked.jobs
         width = max(40, self.size.width - 6)
         lines = [session_line(s, width, self.ascii) for s in self.sessions]
-        empty = "none yet; n makes a job of your own, or open one of the jobs below"
+        empty = "none yet; press n to create a job, or open one of the jobs below"
         self._fill("sessions", lines, empty)
         self._fill("jobs", [job_line(j, width) for j in self.jobs], "none")
         if len(self.screen_stack) == 1 and not self.focused:

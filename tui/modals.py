@@ -45,7 +45,7 @@ class Help(ModalScreen[None]):
         self.panels, self.keys = panels, keys
 
     def compose(self) -> ComposeResult:
-        keys = [*self.keys, ("ctrl+p", "the palette: all of these by name")]
+        keys = [*self.keys, ("ctrl+p", "the palette: all actions by name")]
         with VerticalScroll(classes="box"):
             yield Static(Group(_explained(self.panels.items()), "", _explained(keys)))
 

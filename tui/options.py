@@ -80,7 +80,7 @@ def existing_kb(given: Path | None) -> Path:
 def kb_if_any(given: Path | None) -> Path:
     """The knowledge base for verbs that do not need one."""
     if given is not None and not given.exists():
-        note(f"{given}: there is no knowledge base, so nothing measured is known")
+        note(f"{given}: there is no knowledge base, so there are no measurements")
     return kb_path(given)
 
 
@@ -146,7 +146,7 @@ def keep_job(kb: Path, text: bytes, begins: str = "") -> KeptJob:
         return KeptJob(path, path)
     whole = os.memfd_create("job")
     os.write(whole, text)
-    note(f"{path} has {secrets.HIDDEN} in place of each secret, so --resume needs the job as it was given here")
+    note(f"{path} has {secrets.HIDDEN} in place of each secret, so also pass the original job file to --resume")
     return KeptJob(path, Path(f"/proc/{os.getpid()}/fd/{whole}"))
 
 

@@ -35,7 +35,7 @@ _BRIGHT += [(60, 150, 210), (225, 160, 195), (60, 190, 150), (255, 255, 255)]
 _SAFE_ANSI = TerminalTheme((16, 20, 24), (230, 230, 230), _DIM, _BRIGHT)
 THEMES = {"dark": "textual-dark", "light": "textual-light", "colour-blind-safe": _SAFE.name}
 _FILE = "theme.json"
-_SOURCES = 256  # largest number of style sheets, of which there is one per widget class
+_SOURCES = 256  # largest number of style sheets (one per widget class)
 
 
 def add_themes(app: App[Any]) -> None:

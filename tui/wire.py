@@ -265,7 +265,7 @@ class Pace:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self.answers = False  # the terminal answers queries
+        self.answers = False  # whether the terminal answers queries
         self._asked_at = 0.0  # time of the query that has not been answered; 0: none
         self._quiet_until = 0.0  # no frame before this time, unless user input caused it
         self._wanted_at = 0.0  # time of the last user input
@@ -280,7 +280,7 @@ class Pace:
             return True
 
     def wanted(self) -> None:
-        """Notes user input (key, mouse, resize), so that the next frames are sent at once."""
+        """Notes user input (key, mouse, resize), so that the following frames are not delayed."""
         self._wanted_at = time.monotonic()
 
     def due(self) -> bool:

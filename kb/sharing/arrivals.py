@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _BATCH = 10_000  # number of rows in memory
-_NEWER = f"it was written by a newer AutoScout (records {{}}, this one reads {RECORDS}): upgrade this one"
+_NEWER = f"a newer AutoScout wrote it (record format {{}}, this one reads {RECORDS}); upgrade AutoScout"
 # Errors that malformed rows raise.
 _ROW_ERRORS = (ValueError, TypeError, AttributeError, KeyError, ArithmeticError, RecursionError)
 _WORDS = {"status": typing.get_args(Status), "fidelity": typing.get_args(Fidelity)}
@@ -83,7 +83,7 @@ def _check_job(read: Any, stored: str, id: str, name: str) -> None:
     job: Job = read(stored)
     door.name(name or "", "job")
     door.check_job(job)
-    trace = job.traffic.trace and not job.traffic.trace_id  # older ids depend on its path, which is not stored
+    trace = job.traffic.trace and not job.traffic.trace_id  # older ids depend on the trace's path, which is not stored
     if not trace and job.id != id:
         raise Refused(f"the job {name} does not match its id {door.shown(str(id))}")
 
@@ -107,12 +107,12 @@ def _words(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
         words = f"SELECT DISTINCT hash, {column} FROM arrived WHERE kind = 'measurement'"
         for file, word in con.execute(words).fetchall():
             if word not in known:
-                yield file, Refused(f"a measurement has the {column} {door.shown(str(word))}, which is unknown here")
+                yield file, Refused(f"a measurement has the unknown {column} {door.shown(str(word))}")
     texts = ("host", "cluster", "goal", "metric", "strategy", "warm_start", "context", "type", "purpose", "period")
     for column in texts:
         for file, word in con.execute(f"SELECT DISTINCT hash, {column} FROM arrived").fetchall():
             if word is not None and door.plain(str(word)) != str(word):
-                yield file, Refused(f"its {column} {door.shown(str(word))} contains a control character")
+                yield file, Refused(f"the {column} {door.shown(str(word))} contains a control character")
 
 
 def _measurements(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:

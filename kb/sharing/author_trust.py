@@ -1,7 +1,7 @@
 """Trust in the authors of measurements that come from a lake: how these measurements are used.
 
     answer   like our own, except that configurations that failed are run again before the failure counts
-    hint     a warm start tries its best configurations; it replaces no experiments and trains no simulators
+    hint     a warm start tries their best configurations; they replace no experiments and train no simulators
     ignore   stored but not used
 
 An author without a decision has the level `hint`. Trust is looked up whenever a row is used, so changes take effect at
@@ -41,9 +41,9 @@ def decide(kb: Path, author: str, level: str, key: str = "") -> None:
     with writer(kb) as con:
         known = keys(con)
         if author == UNSIGNED and key:
-            raise AutoscoutError(f"{UNSIGNED} stands for files without a signature, so it has no key", 2)
+            raise AutoscoutError(f"{UNSIGNED} means files without a signature, which have no key; omit --key", 2)
         if author != UNSIGNED and not (key or known.get(author)):
-            raise AutoscoutError(f"{author} has no key yet: give their public ssh key with --key FILE.pub", 2)
+            raise AutoscoutError(f"the public ssh key of {author} is not known yet; pass it with --key FILE.pub", 2)
         con.execute(
             "INSERT INTO trust VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET level = excluded.level, "
             "key = excluded.key, unix_s = excluded.unix_s",
@@ -93,7 +93,7 @@ def admit(con: "DuckDBPyConnection", signed: dict[str, str]) -> dict[str, door.R
         author = signed.get(file, UNSIGNED)
         before = known.get(session, author)
         if not author:
-            refused[file] = door.Refused("its signature does not match the file")
+            refused[file] = door.Refused("the signature does not match the file")
         elif before == UNSIGNED != author:
             claims.remove(con, [session])
             con.execute("UPDATE author SET author = ? WHERE session = ?", [author, session])

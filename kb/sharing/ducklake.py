@@ -119,7 +119,7 @@ def _attached(catalog: str, data: Path | None, write: bool) -> Iterator[DuckDBPy
         except duckdb.Error as error:
             cause = " ".join(str(error).split()).replace(catalog, _without_password(catalog))
             if "does not exist" in cause or "DATA_PATH" in cause.upper():
-                cause += "; at the first push name the shared folder for its files with --data"
+                cause += "; for the first push, pass the shared folder for data files with --data"
             raise AutoscoutError(f"the catalog {_without_password(catalog)} cannot be used ({cause})") from error
 
 
@@ -136,8 +136,8 @@ def _load(con: DuckDBPyConnection, extension: str) -> None:
         con.execute(f"LOAD {extension}")
     except Exception as error:
         raise AutoscoutError(
-            f"a catalog in Postgres needs DuckDB's extension {extension}, which is not installed: {_INSTALL}; "
-            f"a folder needs no extension"
+            f"a catalog in Postgres needs DuckDB's extension {extension}, which is not installed; run `{_INSTALL}`, "
+            f"or share through a folder, which needs no extension"
         ) from error
 
 

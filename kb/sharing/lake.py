@@ -5,8 +5,8 @@ merging needs no coordination.
     LAKE/forgotten/<name>                                                a session that must not be stored any more
 
 Files never change. They are written under another name and then renamed, and accepted only if their content has the
-hash in their name, so incomplete files are ignored. Pushing or pulling twice changes nothing. A row of a file is a row
-of the table in its column `kind`.
+hash in their name, so incomplete files are ignored. Pushing or pulling twice changes nothing. The
+column `kind` names the table to which a row belongs.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ def push(kb: Path, lake: Path, key: Path | None = None) -> MovedRecords:
         ]
         stored_secrets.refuse(con, [each.session for each in todo])
         gone = [name for (name,) in con.execute("SELECT session FROM forgotten ORDER BY session").fetchall()]
-        # Files are written while only a read lock is held, so that others can read.
+        # Files are written while only a read lock is held, so that other processes can read.
         written = [(each, write_session(con, each.session, lake / f"family={each.family}")) for each in todo]
         for each, name in written:
             folder = lake / f"family={each.family}"
@@ -79,7 +79,7 @@ def push(kb: Path, lake: Path, key: Path | None = None) -> MovedRecords:
 def pull(kb: Path, lake: Path) -> MovedRecords:
     """Stores what the knowledge base lacks from the lake. Errors: AutoscoutError if there is no such folder."""
     if not lake.is_dir():
-        raise AutoscoutError(f"{lake} is not a folder; give the one that `autoscout kb push` was given", 2)
+        raise AutoscoutError(f"{lake} is not a folder; pass the folder that was passed to `autoscout kb push`", 2)
     files = sorted(lake.glob("family=*/*.parquet"))
     with reader(kb) as con:
         known = _known(con)
@@ -109,7 +109,9 @@ def take(
     new = [path for path in files if path.stem not in known]
     whole = [path for path in new if hash_of(path) == path.stem]
     passed_over = [
-        f"{path}: incomplete, or changed since it was written, so it is ignored" for path in new if path not in whole
+        f"{path} is incomplete or was changed after it was written, so it is ignored"
+        for path in new
+        if path not in whole
     ]
     sessions = measurements = 0
     for i in range(0, len(whole), _FILES_AT_ONCE):
@@ -139,7 +141,7 @@ def _take_in(
         con.execute("ROLLBACK")
         if len(paths) == 1:
             reason = " ".join(str(error).split())
-            return MovedRecords(0, 0, [f"{paths[0]}: not a file of AutoScout's ({reason}), so it is ignored"])
+            return MovedRecords(0, 0, [f"{paths[0]} was not written by AutoScout ({reason}), so it is ignored"])
     each = [_take_in(con, [path], gone, signed) for path in paths]
     return MovedRecords(sum(m[0] for m in each), sum(m[1] for m in each), [text for m in each for text in m[2]])
 
@@ -333,7 +335,7 @@ def _make(lake: Path) -> None:
         lake.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise AutoscoutError(
-            f"{lake}: cannot be used as a lake ({error.strerror}); choose another folder", 2
+            f"{lake}: cannot share through this folder ({error.strerror}); choose another folder", 2
         ) from error
 
 

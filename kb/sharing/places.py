@@ -13,7 +13,9 @@ def push(kb: Path, target: str, data: Path | None = None, key: Path | None = Non
     folder, the key that signs our files. Errors: AutoscoutError."""
     if catalog := _catalog(target):
         if key is not None:
-            raise AutoscoutError("files in a folder are signed; in a catalog its accounts show who wrote what", 2)
+            raise AutoscoutError(
+                "only files in a folder are signed; in Postgres, accounts identify authors; omit --sign", 2
+            )
         from kb.sharing import ducklake
 
         return ducklake.push(kb, catalog, data)
@@ -39,7 +41,7 @@ def _catalog(target: str) -> str:
     if scheme in ("postgres", "postgresql"):
         return target
     raise AutoscoutError(
-        f"{target}: {scheme} is not written directly; push to a folder and copy it there with the store's own tool "
-        f"(such as `aws s3 sync`): its files never change, so copying is merging",
+        f"{target}: AutoScout cannot write to {scheme}; push to a local folder, and copy it with the store's own tool "
+        f"(such as `aws s3 sync`). Pushed files never change, so copies can be merged",
         2,
     )

@@ -28,7 +28,7 @@ def sign(files: Iterable[Path], key: Path) -> int:
     for file in todo:
         done = _run("sign", "-n", _NAMESPACE, "-f", str(key.expanduser()), str(file))
         if done.returncode:
-            raise AutoscoutError(f"{key} cannot sign ({_printed(done)}); give an ssh key of yours with --sign", 2)
+            raise AutoscoutError(f"{key} cannot sign ({_printed(done)}); pass your own private ssh key with --sign", 2)
     return len(todo)
 
 
@@ -39,7 +39,7 @@ def public_key(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
     if found is None:
-        raise AutoscoutError(f"{file} is not a public ssh key; give the file that ends in .pub", 2)
+        raise AutoscoutError(f"{file} is not a public ssh key; pass the file that ends in .pub", 2)
     return found[1]
 
 
@@ -80,7 +80,7 @@ def _run(*arguments: str, stdin: int | IO[bytes] = subprocess.DEVNULL) -> "subpr
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise AutoscoutError(f"ssh-keygen does not run ({error}); install OpenSSH's client to sign") from error
+        raise AutoscoutError(f"cannot run ssh-keygen, which signs files ({error}); install OpenSSH's client") from error
 
 
 def _printed(done: "subprocess.CompletedProcess[bytes]") -> str:

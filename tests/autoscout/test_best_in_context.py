@@ -114,6 +114,6 @@ def test_what_other_devices_measured_is_not_of_this_job(tmp_path: Path) -> None:
     text = Path("fixtures/jobs/llama-3.2-3b.toml").read_text()
     job_file.write_text(re.sub(r"^nodes = .*$", 'nodes = [{ device = "h100", count = 8 }]', text, flags=re.MULTILINE))
     said = verbs.run("predict", str(job_file), "--kb", str(kb)).stdout
-    assert "no measured row of this job (3 with other versions or devices are left out); the members claim" in said
+    assert "no measured row of this job (3 with different versions or devices are excluded)" in said
     assert ranking(space, other, kb, 2).rows == 0
     assert {f.subject: f.ok for f in preflight(other, kb)}["noise"] is None

@@ -207,7 +207,9 @@ def test_without_the_jobs_gpus_what_helps_is_said():
     assert "--best 10` ranks by prediction alone" in devices
     done = verbs.run("tune", "deepseek-v2-lite", "--no-tui")
     assert done.returncode == 2
-    assert "`autoscout tune deepseek-v2-lite --as slurm` (or jobset) prints what runs the session" in done.stderr
+    assert (
+        "`autoscout tune deepseek-v2-lite --as slurm` (or jobset) prints a script that runs the session" in done.stderr
+    )
 
 
 def _assigned(knobs: dict[str, object]) -> list[str]:

@@ -215,7 +215,7 @@ def test_a_session_whose_folder_was_removed_ends_at_once(tmp_path):
         if isinstance(event, ExperimentEnded) and event.number == 3:
             shutil.rmtree(store.sessions_folder(kb))
 
-    with pytest.raises(AutoscoutError, match="was removed or moved while its session ran, so its measurements cannot"):
+    with pytest.raises(AutoscoutError, match="was removed or moved during the session, so measurements cannot"):
         run(replay_job(tmp_path), kb, remove)
     assert sum(isinstance(event, ExperimentEnded) for event in after) == 3
 

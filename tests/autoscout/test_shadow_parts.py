@@ -116,7 +116,7 @@ class TestFromParts:
     def test_the_verb_composes_whole_pipelines_only(self):
         asked = ["shadow", "fixtures/jobs/llama-3.2-3b.toml", "--parts", "--rank", "0"]
         told = CliRunner().invoke(cli, asked, standalone_mode=False)
-        assert "--parts composes every stage that differs" in str(told.exception)
+        assert "--parts composes all different stages" in str(told.exception)
 
 
 def test_sql_is_told_and_told_again(tmp_path):

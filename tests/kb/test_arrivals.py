@@ -51,15 +51,15 @@ CASES = [
     ("UPDATE arrived SET job_family = 'x' WHERE kind = 'job'", "the job tiny is not of the family 'x'"),
     (f"UPDATE arrived SET job_id = '{ID}' WHERE kind = 'job'", f"the job tiny does not match its id '{ID}'"),
     ("UPDATE arrived SET status = 'odd' WHERE kind = 'measurement'",
-     "a measurement has the status 'odd', which is unknown here"),
+     "a measurement has the unknown status 'odd'"),
     ("UPDATE arrived SET fidelity = 'odd' WHERE kind = 'measurement'",
-     "a measurement has the fidelity 'odd', which is unknown here"),
+     "a measurement has the unknown fidelity 'odd'"),
     ("UPDATE arrived SET knobs = '{\"tp\":2}' WHERE kind = 'measurement'",
      "the configuration tp1 does not match its id"),
     ("UPDATE arrived SET step_time_s = 2 WHERE kind = 'measurement'",
      "the measurement tp1 was changed: its id is not the hash of its content"),
     ("UPDATE arrived SET knobs = '[' WHERE kind = 'measurement'", "it cannot be read ("),
-    *((f"UPDATE arrived SET {word} = 'a' || chr(10)", f"its {word} 'a\\n' contains a control character")
+    *((f"UPDATE arrived SET {word} = 'a' || chr(10)", f"the {word} 'a\\n' contains a control character")
       for word in WORDS),
 ]  # fmt: skip
 
@@ -82,8 +82,8 @@ def test_what_is_newer_is_said_to_be(con: duckdb.DuckDBPyConnection, version: in
     con.execute(f"UPDATE arrived SET job = replace(job, '\"records\":{RECORDS}', '\"records\":{version}')")
     assert arrivals.refused(con) == {}  # nothing is wrong with it
     con.execute("UPDATE arrived SET status = 'odd' WHERE kind = 'measurement'")
-    newer = f"it was written by a newer AutoScout (records {version}, this one reads {RECORDS}): upgrade this one"
-    unknown = "a measurement has the status 'odd', which is unknown here"
+    newer = f"a newer AutoScout wrote it (record format {version}, this one reads {RECORDS}); upgrade AutoScout"
+    unknown = "a measurement has the unknown status 'odd'"
     assert str(arrivals.refused(con)["f"]) == (newer if version > RECORDS else unknown)
     for odd in ("{}", "[]", "{", '{"records":"9"}'):
         con.execute("UPDATE arrived SET job = $job WHERE kind = 'session'", {"job": odd})

@@ -119,7 +119,7 @@ def test_who_has_the_lock_brings_in_what_others_wait_for(kb: Path):
 def test_journals_that_are_none(kb: Path):
     path = kb.parent / "sessions" / "t" / "journal.jsonl"
     append(path, journal.Passed())
-    said = f"{path}: not a session's journal, it does not begin with session_started"
+    said = f"{path}: is not a session's journal, because it does not begin with session_started"
     assert refusal(store.ingest, kb, path) == (said, 2)
     assert store.ingest_all(kb) == (0, [said])
     path.write_bytes(b"")
@@ -214,18 +214,18 @@ def test_what_a_check_says(kb: Path):
     [(total,)] = asked(kb, f"SELECT {counts}")
     assert sound == {
         "integrity": (True, f"all {total} rows of {tables} tables were read"),
-        "references": (True, "every row that is referred to exists"),
+        "references": (True, "no row refers to a missing row"),
         "hashes": (True, "all measurements are unchanged"),
-        "results": (True, "of 1 job: all match their rows"),
-        "journals": (True, "all are stored"),
+        "results": (True, "of 1 job: all match the measurements"),
+        "journals": (True, "all events are stored"),
         "seals": (True, "no line has changed since it was written"),
-        "imports": (True, "0 not stored yet"),
+        "imports": (True, "0 files are not stored yet"),
     }
     imports.store_import(kb, "import-a", job(seq_len=16), {}, 1.0, iter([measured(1.0, tp=1, pp=1)]))
     folder = store.imports_folder(kb)
     [file] = folder.glob("*.parquet")
-    assert findings()["imports"] == (True, "0 not stored yet")
-    assert findings()["results"] == (True, "of 2 jobs: all match their rows")
+    assert findings()["imports"] == (True, "0 files are not stored yet")
+    assert findings()["results"] == (True, "of 2 jobs: all match the measurements")
     shutil.copy(file, folder / "x.parquet")
     assert findings()["imports"] == (False, "damaged: x.parquet")
     (folder / "x.parquet").unlink()
@@ -238,9 +238,12 @@ def test_what_a_check_says(kb: Path):
     write(kb, "running")
     with lock.exclusive(store.session_folder(kb, "running") / "owner.lock"):
         said = findings()
-    assert said["imports"] == (True, "1 not stored yet")
-    assert said["journals"] == (False, "the journals of s contain more; `autoscout kb ingest` stores it")
-    assert said["hashes"] == (False, "2 of all have changed, such as tp2 of s")
+    assert said["imports"] == (True, "1 files are not stored yet")
+    assert said["journals"] == (
+        False,
+        "the journals of s contain events that are not stored yet; `autoscout kb ingest` stores them",
+    )
+    assert said["hashes"] == (False, "2 of all measurements have changed, such as tp2 of s")
     assert said["references"] == (
         False,
         "1 further sources without a measurement or an origin; 1 decisions without a session",
@@ -288,17 +291,20 @@ def test_the_trash(kb: Path, tmp_path: Path):
     imports.store_import(kb, "import-a", job(), {}, 1.0, iter([measured(1.0, tp=1), measured(9.0, tp=9)]))
     [file] = store.imports_folder(kb).glob("*.parquet")
     with lock.exclusive(folder / "owner.lock"):
-        assert refusal(forget.forget, kb, ["s"]) == ("session s is running; end it first", 1)
-    unknown = "nothing is known of x; `autoscout sessions` and `FROM imports` list all"
+        assert refusal(forget.forget, kb, ["s"]) == ("session s is running; stop it first (`autoscout stop s`)", 1)
+    unknown = "there is no session or import x; `autoscout sessions` and `autoscout sql 'FROM imports'` list them"
     assert refusal(forget.forget, kb, ["x"]) == (unknown, 2)
-    keeps = f"{tmp_path}/trash/{{0}} keeps it for `autoscout kb undelete {{0}}`; remove that folder to drop it for good"
+    keeps = (
+        f"`autoscout kb undelete {{0}}` restores {{0}} from {tmp_path}/trash/{{0}}; delete that folder to "
+        f"remove it for good"
+    )
     gone = forget.forget(kb, ["s"])
     assert gone == forget.Forgotten(
         ["s"],
         4,
         [str(folder)],
-        ["1 measurements stay: other sessions or imports have them, too", f"{other} is an older copy that may hold "
-         "the data; remove it if so", keeps.format("s")],
+        ["1 measurements stay, because other sessions or imports contain them too", f"{other} is an older copy of the "
+         "knowledge base; delete it if it must not contain the data either", keeps.format("s")],
     )  # fmt: skip
     assert not folder.exists()
     gone = forget.forget(kb, ["import-a"])

@@ -40,7 +40,7 @@ def test_a_sound_knowledge_base(kb: Path):
 def test_a_changed_number_shows(kb: Path):
     with connect.writer(kb) as con:
         con.execute("UPDATE measurement SET step_time_s = 0.001 WHERE number = 2")
-    assert "1 of all have changed, such as tp2 of s" in failed(kb)["hashes"]
+    assert "1 of all measurements have changed, such as tp2 of s" in failed(kb)["hashes"]
 
 
 def test_rows_that_lead_nowhere_show(kb: Path):
@@ -54,7 +54,7 @@ def test_what_the_journals_have_beyond_it_shows(kb: Path):
     log = journal.Journal(kb.parent / "sessions" / "s" / "journal.jsonl")
     log.append(ended(measured(20.0, tp=20)))
     log.close()
-    assert failed(kb)["journals"].startswith("the journals of s contain more;")
+    assert failed(kb)["journals"].startswith("the journals of s contain events that are not stored yet;")
     assert store.ingest_all(kb) == (1, [])
     assert failed(kb) == {}
 
@@ -66,7 +66,7 @@ def test_a_copied_folder_of_a_session_has_nothing_more(kb: Path):
     log = journal.Journal(sessions / "s-copied" / "journal.jsonl")
     log.append(ended(measured(20.0, tp=20)))
     log.close()
-    assert failed(kb)["journals"].startswith("the journals of s-copied contain more;")
+    assert failed(kb)["journals"].startswith("the journals of s-copied contain events that are not stored yet;")
     assert store.ingest_all(kb) == (1, [])
     assert failed(kb) == {}
 
@@ -180,7 +180,7 @@ def test_forgetting_names_the_traces_that_remain(kb: Path):
     store.ingest(kb, write(kb, "t", journal.Answered(measurement=m, measured_by="s")))
     (kb.parent / "kb.duckdb.bak-1").write_bytes(b"older")
     left = "\n".join(forget.forget(kb, ["s"]).left)
-    assert "the journal of t repeats 1 of these measurements" in left
+    assert "the journal of t still contains copies of 1 of these measurements" in left
     assert "kb.duckdb.bak-1 is an older copy" in left
 
 
@@ -201,7 +201,7 @@ def test_forgetting_a_host_by_its_name_also_where_it_is_hashed(kb: Path, monkeyp
 
 
 def test_what_cannot_be_forgotten(kb: Path):
-    with pytest.raises(AutoscoutError, match="nothing is known of x"):
+    with pytest.raises(AutoscoutError, match="there is no session or import x"):
         forget.forget(kb, ["x"])
     owner = python(
         "import sys, time, pathlib; from kb import lock\n"

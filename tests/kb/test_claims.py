@@ -63,7 +63,7 @@ def test_undoing_one_import_keeps_what_the_other_has(kb: Path, first: str, left:
     before = content(kb)
     gone = forget.forget(kb, [first])
     assert gone.measurements == 2
-    assert "2 measurements stay: other sessions or imports have them, too" in gone.left
+    assert "2 measurements stay, because other sessions or imports contain them too" in gone.left
     assert sizes(kb) == {left: 4, "all": 4}
     assert {session for session, _ in store.measurements(kb)} == {left}
     assert sound(kb)

@@ -198,7 +198,7 @@ def test_a_folder_and_a_database_of_something_else(tmp_path: Path):
 def test_a_folder_that_cannot_be_made_is_not_called_damaged(tmp_path: Path):
     (tmp_path / "file").touch()
     for folder, why in ((Path("/proc/none"), "No such file"), (tmp_path / "file" / "below", "Not a directory")):
-        with pytest.raises(AutoscoutError, match=rf"{folder}/kb.duckdb: the folder {folder} cannot be made \({why}"):
+        with pytest.raises(AutoscoutError, match=rf"{folder}/kb.duckdb: cannot create the folder {folder} \({why}"):
             store.mark(folder / "kb.duckdb")
 
 
@@ -286,7 +286,10 @@ def test_an_older_knowledge_base_is_backed_up_and_migrated(kb: Path, tmp_path: P
         migrate.apply(con, kb, more)
     for use in (connect.reader, connect.writer):
         with (
-            pytest.raises(AutoscoutError, match=f"has schema {ours + 1}, this AutoScout knows {ours}: upgrade"),
+            pytest.raises(
+                AutoscoutError,
+                match=f"has schema {ours + 1}, but this AutoScout only knows schemas up to {ours}; upgrade",
+            ),
             use(kb),
         ):
             pass
@@ -369,7 +372,7 @@ def test_a_migration_that_cannot_be_committed_says_why(kb: Path, tmp_path: Path)
 def test_a_changed_migration_is_refused(kb: Path):
     with connect.writer(kb) as con:
         con.execute("UPDATE schema_migrations SET sha256 = 'x'")
-    with pytest.raises(AutoscoutError, match=r"made with another 0001_initial\.sql"):
+    with pytest.raises(AutoscoutError, match=r"created with the migration 0001_initial\.sql"):
         store.mark(kb)
 
 

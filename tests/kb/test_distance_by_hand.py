@@ -255,7 +255,7 @@ def test_the_features_of_a_past_job_are_the_largest_first(many: Path):
     assert [(f.name, f.distance) for f in twice.features] == [("seq_len", 0.25), ("versions", 0.2)]
     assert isinstance(twice, SimilarJob)
     assert isinstance(twice.features[0], Feature)
-    assert twice.features[0].why == "activations and the share of attention"
+    assert twice.features[0].why == "determines activation memory and the cost of attention"
     assert twice.context == "here"
     assert twice.environment == {}
 

@@ -44,7 +44,7 @@ def test_a_folder_without_a_journal_and_a_link_are_left_alone(kb: Path, tmp_path
     (kb.parent / "sessions" / "link").symlink_to(precious)
     (kb.parent / "sessions" / "notes").mkdir()
     for name in ("link", "notes"):
-        with pytest.raises(AutoscoutError, match="nothing is known of"):
+        with pytest.raises(AutoscoutError, match="there is no session or import"):
             forget.forget(kb, [name])
     assert (precious / "journal.jsonl").read_text() == "mine"
 
@@ -264,7 +264,7 @@ def test_a_journal_that_fits_in_no_row_keeps_no_other_out(kb: Path):
     new, problems = store.ingest_all(kb)
     assert new == 1
     [problem] = problems
-    assert "odd/journal.jsonl: contains data that fits in no row (Conversion Error: " in problem
+    assert "odd/journal.jsonl: contains data that the tables cannot store (Conversion Error: " in problem
     assert [session for session, _ in store.measurements(kb)] == ["s", "sound"]
     store.ingest(kb, store.session_folder(kb, "sound") / "journal.jsonl")
 

@@ -86,7 +86,7 @@ def test_a_later_job_is_named_as_such():
             door.job(msgspec.json.encode({**fields, "moonlight": 1, "name": 7, "records": version}))
         assert type(caught.value) is kind
         assert caught.value.exit_code == 1
-    with pytest.raises(door.Newer, match=rf"\(records {RECORDS + 1}, this one reads {RECORDS}\)"):
+    with pytest.raises(door.Newer, match=rf"\(record format {RECORDS + 1}, this one reads {RECORDS}\)"):
         door.job(msgspec.json.encode({"records": RECORDS + 1}))
 
 
@@ -117,7 +117,7 @@ def change(**fields: Any) -> Measurement:
 @pytest.mark.parametrize("field", ["cost_s", "device_s", "at"])
 def test_numbers_that_can_be_and_cannot(field: str):
     door.check_measurement(change(**{field: 0.0}))
-    said = "a number of 'tp1' is impossible: not finite, or not a real time"
+    said = "the measurement 'tp1' has a number that is not finite, or an impossible cost or time"
     for value in (-1e-9, float("nan"), float("inf")):
         assert refusal(door.check_measurement, change(**{field: value}))[0] == said
 
@@ -138,7 +138,9 @@ def test_the_latest_time():
     ],
 )
 def test_text_with_a_line_end_stays_outside(fields: dict[str, Any]):
-    assert refusal(door.check_measurement, change(**fields))[0].endswith("\\n' contains a control character")
+    assert refusal(door.check_measurement, change(**fields))[0].endswith(
+        "\\n' of a measurement contains a control character"
+    )
 
 
 def test_what_may_be_recommended_was_measured_or_is_designed_on_models():
@@ -202,10 +204,12 @@ def test_a_damaged_line_and_a_newer_ones(tmp_path: Path):
     assert [older._records(line) for line in (b"{", b"{}", b"[]", b'{"records": "1"}', b"[" * 5000)] == [0] * 5
     path.write_text(f'{{"records": {RECORDS}}}\n')
     error = older.damaged(path, 17, ValueError("odd"))
-    assert str(error) == f"{path}: the line that ends at byte 17 is not a journal event (odd); the other lines are read"
+    assert str(error) == f"{path}: the line that ends at byte 17 is not a journal event (odd); this line is skipped"
     assert error.exit_code == 2
     path.write_text(f'{{"records": {RECORDS + 1}}}\n')
     error = older.damaged(path, 17, ValueError("odd"))
-    newer = f"was written by a newer AutoScout (records {RECORDS + 1}, this one reads {RECORDS}): upgrade this one"
+    newer = (
+        f"was written by a newer AutoScout (record format {RECORDS + 1}, this one reads {RECORDS}); upgrade AutoScout"
+    )
     assert str(error) == f"{path} {newer}"
     assert error.exit_code == 2

@@ -41,7 +41,7 @@ def test_what_older_autoscouts_wrote_is_read(tmp_path: Path, name: str):
 def test_what_newer_autoscouts_wrote_is_passed_on_or_named_as_theirs(tmp_path: Path):
     lines = journal.read(PAST / "newer.jsonl")
     events = [event for event, _ in itertools.islice(lines, 4)]
-    with pytest.raises(AutoscoutError, match=rf"newer AutoScout \(records 9, this one reads {RECORDS}\)") as error:
+    with pytest.raises(AutoscoutError, match=rf"\(record format 9, this one reads {RECORDS}\)") as error:
         next(lines)
     assert error.value.exit_code == 2
     assert [type(e).__name__ for e in events] == ["SessionStarted", "Later", "Decided", "ExperimentEnded"]

@@ -98,7 +98,7 @@ def test_half_copied_and_changed_files_are_passed_over_and_said(two):
     moved = lake.pull(bob, folder)
     assert moved[:2] == (0, 0)
     assert len(moved.passed_over) == 3
-    assert f"{first}: incomplete, or changed" in "\n".join(moved.passed_over)
+    assert f"{first} is incomplete or was changed" in "\n".join(moved.passed_over)
     first.write_bytes(whole)
     assert lake.pull(bob, folder).sessions == 1
 
@@ -145,5 +145,5 @@ def test_there_is_no_such_lake(two):
     with pytest.raises(AutoscoutError, match="is not a folder"):
         lake.pull(two[0], two[2])
     two[2].write_text("a file")
-    with pytest.raises(AutoscoutError, match="cannot be used as a lake"):
+    with pytest.raises(AutoscoutError, match="cannot share through this folder"):
         lake.push(two[0], two[2])

@@ -51,8 +51,8 @@ def test_alone_with_our_name_in_it(path: Path, monkeypatch: pytest.MonkeyPatch):
         began = time.monotonic()
         for use in (lock.exclusive, lock.shared):
             assert refusal(use, path, wait_s=0.125) == (
-                f"{path.with_suffix('')} is in use by {us}, and has been for the 0.125 s that we waited; wait for it "
-                f"or end it, then run this again",
+                f"{path.with_suffix('')} is in use by {us} (waited 0.125 s); "
+                f"wait for that process or end it, then run this command again",
                 1,
             )
         assert time.monotonic() - began >= 0.25
@@ -72,7 +72,7 @@ def _umask() -> int:
 def test_readers_together(path: Path):
     with lock.shared(path), lock.shared(path):
         assert not lock.is_held(path)
-        assert "is in use by a process that reads it, and" in refusal(lock.exclusive, path, wait_s=0.0)[0]
+        assert "is in use by a process that reads it (waited" in refusal(lock.exclusive, path, wait_s=0.0)[0]
         assert not lock.is_held(path.with_suffix(".gate"))
     with lock.exclusive(path, wait_s=0.0):
         pass
@@ -143,7 +143,7 @@ def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", flock)
-    said = f"{path}: this file system cannot lock files (No locks available); choose another --kb folder"
+    said = f"{path}: this file system cannot lock files (No locks available); choose a file in another folder with --kb"
     assert refusal(lock.exclusive, path) == (said, 1)
 
 
@@ -152,7 +152,7 @@ def test_a_lock_that_waits_for_ever_may_be_interrupted(path: Path, monkeypatch: 
     now = iter([0.0] + [99.0] * 99)
     with lock.exclusive(path):
         monkeypatch.setattr("time.monotonic", lambda: next(now))
-        assert "for the 10 s that we waited" in refusal(lock.exclusive, path)[0]
+        assert "(waited 10 s)" in refusal(lock.exclusive, path)[0]
 
 
 @pytest.mark.parametrize(
@@ -342,11 +342,12 @@ def test_what_a_knowledge_base_lacks(tmp_path: Path):
         assert migrate.pending(con, kb, (one, two)) == ()
         choose = "or choose another file with --kb"
         assert said(con, one) == (
-            f"the knowledge base {kb} has schema 2, this AutoScout knows 1: upgrade AutoScout, {choose}", 1,
+            f"the knowledge base {kb} has schema 2, but this AutoScout only knows schemas up to 1; upgrade "
+            f"AutoScout, {choose}", 1,
         )  # fmt: skip
         assert said(con, one, other) == (
-            f"the knowledge base {kb} was made with another 2.sql than this AutoScout's 2.sql: use the AutoScout that "
-            f"made it, {choose}",
+            f"the knowledge base {kb} was created with the migration 2.sql, which differs from this "
+            f"AutoScout's 2.sql; use the AutoScout that created it, {choose}",
             1,
         )
         con.execute("DELETE FROM schema_migrations")

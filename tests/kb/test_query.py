@@ -138,7 +138,7 @@ LONG = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE (a.range *
 
 
 def test_a_query_that_takes_too_long_is_ended(kb: Path):
-    with pytest.raises(AutoscoutError, match="took more than 1 s and was ended") as caught:
+    with pytest.raises(AutoscoutError, match="stopped after 1 s") as caught:
         query.run(kb, LONG, seconds=1)
     assert caught.value.exit_code == 2
     assert not list(kb.parent.glob(".asked-*/"))
@@ -174,7 +174,7 @@ SELECT * FROM (VALUES
 
 def test_as_table(kb: Path):
     text = render(query.run(kb, "SELECT name, step_time_s / 3 AS x FROM runs", 2), "table")
-    assert text == "name         x\n────  ────────\ntp1   0.333333\ntp2   0.666667\n… only the first 2 rows\n"
+    assert text == "name         x\n────  ────────\ntp1   0.333333\ntp2   0.666667\n… only the first 2 rows are shown\n"
     assert render(query.run(kb, "SELECT 'a\nb' AS t WHERE false"), "table") == "t\n─\n"
     assert render(query.run(kb, "SELECT repeat('x', 100) AS t"), "table") == f"t\n{'─' * 60}\n{'x' * 59}…\n"
 

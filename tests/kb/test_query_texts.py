@@ -34,7 +34,7 @@ def test_numbers_stand_right_and_words_left():
         "─────  ───  ────────\n"
         "    7  a         0.5\n"
         "12345  bcd  0.333333\n"
-        "… only the first 2 rows\n"
+        "… only the first 2 rows are shown\n"
     )
     assert render(rows, "markdown") == (
         "| c0 | c1 | c2 |\n| ---: | --- | ---: |\n| 7 | a | 0.5 |\n| 12345 | bcd | 0.333333 |\n"
@@ -199,17 +199,23 @@ def test_a_copy_may_use_temporary_files_and_the_file_itself_may_not(kb: Path, ro
     [
         ("", "there is no SQL to run; `FROM runs` shows all measurements"),
         ("DROP TABLE job", "DROP is refused: SQL here only reads the knowledge base; start with SELECT or FROM"),
-        ("SELECT 1; SELECT 2", "this is more than one query; run them one after another"),
+        ("SELECT 1; SELECT 2", "the text contains more than one query; run one at a time"),
         (
             "CREATE TEMP TYPE x AS ENUM ('a'); SELECT 1",
             "CREATE is refused: SQL here only reads the knowledge base; start with SELECT or FROM",
         ),
-        ("SELECT write_log('x')", "SQL here cannot call write_log(): it does more than compute an answer"),
-        ('EXPLAIN SELECT "sleep_ms"/**/ (1)', "SQL here cannot call sleep_ms(): it does more than compute an answer"),
+        (
+            "SELECT write_log('x')",
+            "SQL here cannot call write_log(): only functions that compute values from their arguments are allowed",
+        ),
+        (
+            'EXPLAIN SELECT "sleep_ms"/**/ (1)',
+            "SQL here cannot call sleep_ms(): only functions that compute values from their arguments are allowed",
+        ),
         ("SELECT getvariable('x') + pg_sleep(1)", None),
         (
             "SELECT write_log('x'), getvariable('x')",
-            "SQL here cannot call getvariable(): it does more than compute an answer",
+            "SQL here cannot call getvariable(): only functions that compute values from their arguments are allowed",
         ),
     ],
 )
@@ -224,7 +230,7 @@ def test_what_is_let_through(kb: Path, room: dict[str, Any]):
     assert asked(kb, "EXPLAIN SELECT abs(1)")[2]
     assert asked(kb, "PIVOT (SELECT 'a' AS k) ON k USING count(*)")[2] == [(1,)]
     assert asked(kb, "SELECT 1 + abs(-1) /* sleep_ms (1) */")[2] == [(2,)]
-    with pytest.raises(AutoscoutError, match=r"the query does not work: .*nowhere does not exist") as caught:
+    with pytest.raises(AutoscoutError, match=r"the query failed: .*nowhere does not exist") as caught:
         asked(kb, "SELECT nowhere(1)")
     assert caught.value.exit_code == 2
 
@@ -237,8 +243,8 @@ def test_functions_by_name_wherever_they_stand():
 @pytest.mark.parametrize(
     ("of_duckdb", "ours"),
     [
-        ("Binder Error:  x\ny\n\nLINE 1: x\n  ^", "the query does not work: Binder Error: x y\nLINE 1: x\n  ^"),
-        ("Parser Error: x", "the query does not work: Parser Error: x"),
+        ("Binder Error:  x\ny\n\nLINE 1: x\n  ^", "the query failed: Binder Error: x y\nLINE 1: x\n  ^"),
+        ("Parser Error: x", "the query failed: Parser Error: x"),
         (
             "Permission Error: file system operations are disabled",
             "SQL here cannot touch files or load extensions (Permission Error: file system operations are disabled); "
@@ -250,7 +256,7 @@ def test_functions_by_name_wherever_they_stand():
             "use --out to write a result",
         ),
         ("attached in read-only mode", "SQL here only reads the knowledge base (attached in read-only mode)"),
-        ("No module named 'pytz'", "times with a time zone cannot be shown; add ::TIMESTAMP to the column"),
+        ("No module named 'pytz'", "times with a time zone cannot be shown; cast the column with ::TIMESTAMP"),
     ],
 )
 def test_duckdbs_words_become_a_sentence(of_duckdb: str, ours: str):
@@ -261,7 +267,8 @@ def test_a_query_that_needs_too_much_memory(kb: Path, room: dict[str, Any]):
     with pytest.raises(AutoscoutError) as caught:
         asked(kb, "SELECT list(range) FROM range(30_000_000)", memory_mib=16)
     assert str(caught.value) == (
-        "the query needs more than 16 MiB of memory or 4096 MiB of temporary files; ask for less, or give it more "
+        "the query needs more than 16 MiB of memory or 4096 MiB of temporary files; select less data, or raise the "
+        "limit "
         "with --memory-mib"
     )
     assert caught.value.exit_code == 2
@@ -269,7 +276,7 @@ def test_a_query_that_needs_too_much_memory(kb: Path, room: dict[str, Any]):
 
 def test_what_is_no_text_and_what_takes_too_long(kb: Path):
     assert refused(kb, "SELECT '\ud800'") == ("the query is not valid UTF-8 text", 2)
-    said = "the query took more than 0.5 s and was ended; give it more with --seconds"
+    said = "the query was stopped after 0.5 s; set a longer limit with --seconds"
     endless = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE (a.range * b.range) % 7 = 3"
     assert refused(kb, endless, seconds=0.5) == (said, 2)
 
@@ -287,13 +294,13 @@ def test_a_process_that_ends_is_said(kb: Path, monkeypatch: pytest.MonkeyPatch, 
     """As of a kernel that ends whoever needs too much."""
     interpreter = tmp_path / "python"
     monkeypatch.setattr("sys.executable", str(interpreter))
-    advice = "it needs too much memory, or DuckDB cannot do it; ask for less, or give it more with --memory-mib"
+    advice = "the query needs too much memory, or DuckDB failed; select less data, or raise the limit with --memory-mib"
     for script, said in (("kill -KILL $$", "Killed"), ("exit 3", "exit code 3")):
         interpreter.write_text(f"#!/bin/sh\n{script}\n")
         interpreter.chmod(0o755)
         assert refused(kb, "SELECT 1") == (f"the process of the query ended ({said}): {advice}", 2)
     interpreter.write_text("#!/bin/sh\nkill -ALRM $$\n")
-    assert refused(kb, "SELECT 1", seconds=7.0)[0].startswith("the query took more than 7 s")
+    assert refused(kb, "SELECT 1", seconds=7.0)[0].startswith("the query was stopped after 7 s")
 
 
 def test_values_that_no_query_answers_are_not_made():

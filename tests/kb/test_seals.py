@@ -34,7 +34,7 @@ def test_every_changed_digit_shows(kb: Path):
         path.write_bytes(text[:place] + other + text[place + 1 :])
         assert seals.check(path).broken == text[:place].count(b"\n") + 1
     assert not finding(kb).ok
-    assert "s: line 4 is not what was written there" in finding(kb).found
+    assert "s: line 4 was changed after it was written" in finding(kb).found
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_lines_that_are_gone_from_the_end_show(kb: Path):
     store.ingest(kb, path)
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
     for _ in range(2):
-        assert "s: line 4 is not what was written there" in finding(kb).found
+        assert "s: line 4 was changed after it was written" in finding(kb).found
         found = lineage.lineage(kb, job().id, "here", "step_time_s", [measured(1.25, tp=1).configuration.id])
-        assert found.journals == {"s": "line 4 is not what was written there"}
+        assert found.journals == {"s": "line 4 was changed after it was written"}
         store.ingest_all(kb)  # as another file, which a shorter one is
 
 
@@ -85,7 +85,7 @@ def test_an_older_journal_opens_as_unsigned_and_goes_on_signed(kb: Path):
     )
     count = len(old.read_bytes().splitlines())
     assert seals.check(old) == seals.Seals(count, 0)
-    assert "1 journals are unsigned" in finding(kb).found
+    assert "1 journals have unsigned lines" in finding(kb).found
     assert finding(kb).ok
     log = journal.Journal(old)
     log.append(journal.Passed())
@@ -101,7 +101,7 @@ def test_the_evidence_of_a_recommendation_says_what_does_not_hold(kb: Path):
     path.write_bytes(path.read_bytes().replace(b'"step_time_s":2.25', b'"step_time_s":1.25'))
     [(_, first), *_] = store.measurements(kb)
     found = lineage.lineage(kb, job().id, "here", "step_time_s", [first.configuration.id])
-    assert found.journals == {"s": "line 2 is not what was written there"}
+    assert found.journals == {"s": "line 2 was changed after it was written"}
     done = verbs.run("kb", "check", "--json", "--kb", kb)
     assert done.returncode == 1
-    assert "line 2 is not what was written there" in json.dumps(json.loads(done.stdout))
+    assert "line 2 was changed after it was written" in json.dumps(json.loads(done.stdout))

@@ -26,11 +26,11 @@ def test_where_a_target_leads(tmp_path: Path):
     assert places._catalog("postgresql://h") == "postgresql://h"
     for call in (places.push, places.pull):
         assert refusal(call, tmp_path / "kb", "s3://bucket") == (
-            "s3://bucket: s3 is not written directly; push to a folder and copy it there with the store's own tool "
-            "(such as `aws s3 sync`): its files never change, so copying is merging",
+            "s3://bucket: AutoScout cannot write to s3; push to a local folder, and copy it with the store's own tool "
+            "(such as `aws s3 sync`). Pushed files never change, so copies can be merged",
             2,
         )
-    said = "files in a folder are signed; in a catalog its accounts show who wrote what"
+    said = "only files in a folder are signed; in Postgres, accounts identify authors; omit --sign"
     assert refusal(places.push, tmp_path / "kb", "ducklake:x", None, tmp_path) == (said, 2)
 
 
@@ -81,7 +81,7 @@ def test_signatures(key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_what_cannot_be_signed(key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    said = f"{key} is not a public ssh key; give the file that ends in .pub"
+    said = f"{key} is not a public ssh key; pass the file that ends in .pub"
     assert refusal(signatures.public_key, key) == (said, 2)
     nowhere = tmp_path / "none"
     said, code = refusal(signatures.public_key, nowhere)
@@ -90,14 +90,14 @@ def test_what_cannot_be_signed(key: Path, tmp_path: Path, monkeypatch: pytest.Mo
     file.write_text("x")
     said, code = refusal(signatures.sign, [file], nowhere)
     assert said.startswith(f"{nowhere} cannot sign (")
-    assert said.endswith("); give an ssh key of yours with --sign")
+    assert said.endswith("); pass your own private ssh key with --sign")
     assert code == 2
     assert signatures._printed(subprocess.CompletedProcess([], 3, b"", b"a\nb \n")) == "b"
     assert signatures._printed(subprocess.CompletedProcess([], 3, b"", b"")) == "exit code 3"
     monkeypatch.setenv("PATH", str(tmp_path))
     said, code = refusal(signatures.sign, [file], key)
-    assert said.startswith("ssh-keygen does not run (")
-    assert said.endswith("; install OpenSSH's client to sign")
+    assert said.startswith("cannot run ssh-keygen, which signs files (")
+    assert said.endswith("; install OpenSSH's client")
     assert code == 1
 
 
@@ -146,11 +146,11 @@ def test_a_lake_by_hand(first: Path, key: Path, tmp_path: Path):
     torn = folder / "family=x" / "00.parquet"
     torn.parent.mkdir()
     torn.write_text("half")
-    said = f"{torn}: incomplete, or changed since it was written, so it is ignored"
+    said = f"{torn} is incomplete or was changed after it was written, so it is ignored"
     assert lake.pull(kb, folder) == (0, 0, [said])
     (torn.parent / f"{lake.hash_of(torn)}.parquet").write_text("half")
     [_, said] = lake.pull(kb, folder)[2]
-    assert "not a file of AutoScout's (" in said
+    assert "was not written by AutoScout (" in said
     assert said.endswith("), so it is ignored")
 
 
@@ -167,11 +167,11 @@ def test_what_a_lake_must_not_have_any_more(first: Path, tmp_path: Path):
     assert lake._forgotten(folder) == {"a", "b"}
     lake.push(kb, folder)  # and again
     assert refusal(lake.pull, kb, tmp_path / "none") == (
-        f"{tmp_path}/none is not a folder; give the one that `autoscout kb push` was given", 2,
+        f"{tmp_path}/none is not a folder; pass the folder that was passed to `autoscout kb push`", 2,
     )  # fmt: skip
     (tmp_path / "file").write_text("")
     assert refusal(lake.push, kb, tmp_path / "file") == (
-        f"{tmp_path}/file: cannot be used as a lake (File exists); choose another folder", 2,
+        f"{tmp_path}/file: cannot share through this folder (File exists); choose another folder", 2,
     )  # fmt: skip
 
 
@@ -180,10 +180,10 @@ def test_decisions_about_authors(first: Path):
     said = "'love' is not a level of trust; choose one of answer, hint, ignore"
     assert refusal(decide, first, "ann", "love", "k") == (said, 2)
     assert refusal(decide, first, "unsigned", "hint", "k") == (
-        "unsigned stands for files without a signature, so it has no key", 2,
+        "unsigned means files without a signature, which have no key; omit --key", 2,
     )  # fmt: skip
     assert refusal(decide, first, "ann", "hint") == (
-        "ann has no key yet: give their public ssh key with --key FILE.pub", 2,
+        "the public ssh key of ann is not known yet; pass it with --key FILE.pub", 2,
     )  # fmt: skip
 
 
@@ -197,7 +197,7 @@ def test_files_of_others_by_who_signed_them(first: Path):
         assert {file: str(error) for file, error in refused.items()} == {
             "f1": "its session x belongs to ann, who did not sign this file",
             "f3": "its session x belongs to ann, who did not sign this file",
-            "f5": "its signature does not match the file",
+            "f5": "the signature does not match the file",
         }
         assert con.execute("SELECT hash FROM arrived ORDER BY 1").fetchall() == [("f1",), ("f2",), ("f3",), ("f5",)]
         assert con.execute("FROM author").fetchall() == [("x", "ann")]

@@ -58,9 +58,9 @@ def test_a_disk_that_takes_no_more_leaves_whole_lines(tmp_path: Path, monkeypatc
         raise OSError(errno.EIO, "Input/output error")
 
     for problem, said in (
-        (full, "the disk is full; every finished experiment is kept, free some space and run the same command with "
+        (full, "the disk is full; finished experiments are kept; free some space, then run the same command with "
                "--resume"),
-        (broken, "cannot write the journal (Input/output error); choose another --kb folder"),
+        (broken, "cannot write the journal (Input/output error); choose a file in another folder with --kb"),
     ):  # fmt: skip
         monkeypatch.setattr("os.fsync", problem)
         assert refusal(log.append, journal.Passed(at=5.0)) == (f"{path}: {said}", 1)
@@ -193,7 +193,7 @@ def test_the_last_decision_about_a_warm_start_counts(tmp_path: Path):
     assert oct((tmp_path / "warm-choices.jsonl").stat().st_mode & 0o777) == oct(0o644 & ~_umask())
     nowhere = tmp_path / "none" / "kb.duckdb"
     assert refusal(choices.choose, nowhere, "a", "x", True) == (
-        f"{tmp_path}/none/warm-choices.jsonl: cannot save that decision (No such file or directory)", 1,
+        f"{tmp_path}/none/warm-choices.jsonl: cannot save the decision on this past job (No such file or directory)", 1,
     )  # fmt: skip
 
 
@@ -248,9 +248,13 @@ def test_tables_of_others(tmp_path: Path):
     # Lines of a comment in the predicate end with it.
     assert table_files.read_table(tmp_path / "t.csv", "a > 1 -- more").rows == [(2, "x")]
     for name, where, said in (
-        ("none.csv", "", f"{tmp_path}/none.csv: there is no such table"),
-        ("", "", f"{tmp_path}: there is no such table"),
-        ("t.txt", "", f"{tmp_path}/t.txt is not a table that can be read: give .csv, .csv.gz, .tsv or .parquet"),
+        ("none.csv", "", f"{tmp_path}/none.csv: there is no such file"),
+        ("", "", f"{tmp_path}: there is no such file"),
+        (
+            "t.txt",
+            "",
+            f"{tmp_path}/t.txt is not a table that AutoScout can read; pass a .csv, .csv.gz, .tsv or .parquet file",
+        ),
         ("t.csv", "true); SELECT (1", "--where true); SELECT (1: give one predicate, without ';'"),
     ):
         (tmp_path / "t.txt").write_text("")

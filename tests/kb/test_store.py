@@ -139,7 +139,7 @@ def test_what_a_damaged_journal_has_else_and_other_journals_are_ingested(kb: Pat
     assert len(problems) == 2
     assert f"{damaged}: the line that ends at byte" in problems[0]
     assert f"{other}: not a session's journal" in problems[1]
-    with pytest.raises(AutoscoutError, match="the other lines are read"):
+    with pytest.raises(AutoscoutError, match="this line is skipped"):
         store.ingest(kb, damaged)
 
 
@@ -319,7 +319,7 @@ def test_default_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         monkeypatch.setenv("HOME", ignored)
         assert store.default_path() == Path(pwd.getpwuid(os.getuid()).pw_dir) / ".local/share/autoscout/kb.duckdb"
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # as in a container that is told a number only
-    with pytest.raises(AutoscoutError, match="this user has no home; set HOME or XDG_DATA_HOME"):
+    with pytest.raises(AutoscoutError, match="this user has no home folder; set HOME or XDG_DATA_HOME"):
         store.default_path()
     monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -367,7 +367,7 @@ def test_a_session_that_was_pulled_is_one_without_its_journal(tmp_path: Path):
     assert [row["session"] for row in store.session_rows(other)] == ["s"]
     with pytest.raises(AutoscoutError) as pulled:
         store.journalled(other, "s")
-    assert str(pulled.value).startswith(f"the rows of s are in {other}, but its journal is not: the")
+    assert str(pulled.value).startswith(f"the rows of s are in {other}, but its journal is not here: the")
     with pytest.raises(AutoscoutError) as unknown:
         store.journalled(other, "t")
     assert str(unknown.value).startswith("there is no session t next to")

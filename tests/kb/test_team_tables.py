@@ -118,7 +118,7 @@ def test_what_is_forgotten_leaves_the_team_and_comes_back_to_nobody(team: duckdb
 def test_without_the_extensions_a_sentence_says_what_to_install():
     with duckdb.connect(":memory:") as con, pytest.raises(AutoscoutError) as caught:
         ducklake._load(con, "no_such_extension")
-    said = "a catalog in Postgres needs DuckDB's extension no_such_extension, which is not installed: pip install "
+    said = "a catalog in Postgres needs DuckDB's extension no_such_extension, which is not installed; run `pip install "
     assert str(caught.value).startswith(said)
-    assert str(caught.value).endswith("; a folder needs no extension")
+    assert str(caught.value).endswith("`, or share through a folder, which needs no extension")
     assert caught.value.exit_code == 1

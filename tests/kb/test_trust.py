@@ -129,7 +129,7 @@ def test_a_signature_of_something_else_is_none(team):
     signatures.sign([file.with_name("x")], bob.key)
     os.replace(file.with_name("x.sig"), signature)
     [said] = lake.pull(ann.kb, folder).passed_over
-    assert "its signature does not match the file" in said
+    assert "the signature does not match the file" in said
     assert author_trust.authors(ann.kb)[0].measurements == 0
 
 
@@ -158,7 +158,7 @@ def test_a_verdict_of_others_is_no_verdict_here(team):
 def test_decisions_that_cannot_be_made(team):
     ann, bob, _, _ = team
     for author, level, key, said in (
-        ("bob", "answer", "", "has no key yet"),
+        ("bob", "answer", "", "is not known yet"),
         ("bob", "love", "k", "not a level of trust"),
         ("../bob", "answer", "k", "cannot be the name"),
         ("unsigned", "answer", "k", "it has no key"),

@@ -259,7 +259,7 @@ def test_a_gate_of_a_session_is_begun_once_within_the_budget_and_ends_on_a_verdi
     while answered(call, "watch", {"session": session, "after": 9_999, "wait_s": 60}).answer["state"] == "running":
         pass
     none = AgentLimits(folder=limits.folder, kb=limits.kb, device_s=0.0)
-    assert "may begin no session" in answered(Call(limits=none, client="x"), "gate", {"session": session}).refused
+    assert "may not begin sessions" in answered(Call(limits=none, client="x"), "gate", {"session": session}).refused
     told: list[str] = []
     hearing = Call(limits=limits, client="x", progress=lambda done, of, words: told.append(words))
     asked = {"session": session, "pairs": 4, "device_time": "10m", "wait_s": 60}

@@ -161,7 +161,7 @@ def test_hints_of_a_file_are_proposed_and_a_line_that_is_none_is_named(tmp_path:
 
 
 def test_no_device_time_no_session_and_no_client_can_give_itself_more(there: AgentLimits):
-    assert "may begin no session" in refusal(there, "tune", {"job": "replay.toml"})
+    assert "may not begin sessions" in refusal(there, "tune", {"job": "replay.toml"})
     assert "unknown field" in refusal(there, "tune", {"job": "replay.toml", "limit": "64h"})
 
 
@@ -169,7 +169,7 @@ def test_device_time_is_one_budget_for_all_servers_and_a_day(tmp_path: Path):
     limits = AgentLimits(folder=folder_of_jobs(tmp_path), kb=tmp_path / "kb.duckdb", device_s=100.0)
     assert limits.reserved("one", "60s") == 60
     assert AgentLimits(folder=limits.folder, kb=limits.kb, device_s=100.0).reserved("two", "1h") == 40
-    assert "used up for today" in refusal(limits, "tune", {"job": "replay.toml"})
+    assert "have used all their device-seconds today" in refusal(limits, "tune", {"job": "replay.toml"})
 
 
 @pytest.mark.parametrize("path", ["../kb.duckdb", "/etc/passwd", "link.toml", "a\0b", ""])
@@ -376,7 +376,7 @@ async def test_a_session_is_driven_to_a_verdict_by_the_protocols_own_client(tmp_
         addresses = [str(each.uri) for each in (await agent.list_resources()).resources]
         assert {"guide://agents", "job://replay.toml", "docs://agents"} <= set(addresses)
         assert "[objective]" in (await agent.read_resource("job://replay.toml")).contents[0].text  # type: ignore[union-attr]
-        with pytest.raises(MCPError, match="nothing has that address"):
+        with pytest.raises(MCPError, match="there is no such resource"):
             await agent.read_resource("job://../kb.duckdb")
         assert (await call("explain", job="replay.toml", knobs={"dp": 2}))["valid"]
         begun = await call("tune", job="replay.toml", profiles=5)

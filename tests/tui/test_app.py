@@ -495,7 +495,7 @@ async def test_the_cluster_screen_says_who_holds_the_devices_and_what_waits(tmp_
     assert "held by other-7" in shown
     assert f"process {os.getpid()}" in shown
     assert "waiting for the devices for 01:0" in shown
-    assert "which process 4711 has" in shown
+    assert "that process 4711 uses" in shown
     assert "order: try tp=2, before the next experiment" in shown
     assert "memory" in shown
 
@@ -579,7 +579,7 @@ async def test_comparing_configurations_sessions_jobs_and_the_front(tmp_path):
         await pilot.press("c")
         await until(pilot, lambda: "best value" in text_of(app))
         await pilot.press("c")
-        await until(pilot, lambda: "are beaten by none" in text_of(app))
+        await until(pilot, lambda: "are Pareto-optimal" in text_of(app))
 
 
 async def test_a_similar_job_is_rejected_and_accepted_as_a_warm_start(tmp_path):

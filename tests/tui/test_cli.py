@@ -181,10 +181,10 @@ def test_resuming_takes_a_longer_limit_where_one_can_help(tuned):
     kb, document = tuned
     name = document["session"]["session"]
     done = autoscout("tune", "--resume", name, "--profiles", "50", kb=kb)
-    assert (done.returncode, "no longer searches, so --profiles comes too late" in done.stderr) == (2, True)
+    assert (done.returncode, "has ended, so --profiles has no effect" in done.stderr) == (2, True)
     done = autoscout("tune", "--no-tui", "--json", "--resume", name, "--wall", "3h", kb=kb)
     assert (done.returncode, json.loads(done.stdout)["best"]) == (0, document["best"])
-    assert f"decided by: autoscout gate {name}" in done.stderr  # no wall had ended it
+    assert f"to prove its gain: autoscout gate {name}" in done.stderr  # no wall had ended it
 
 
 def test_a_reader_that_leaves_does_not_end_the_session(job, tmp_path):
@@ -267,7 +267,7 @@ def test_doctor(tmp_path):
         (["sql", "FROM runs"], 2, "there is no knowledge base"),
         (["space", TINY, "--list", "-1"], 2, "not in the range"),
         (["space", TINY, "--list", "9" * 30], 2, "not in the range"),
-        (["space", TINY, "--graph", "x.png"], 2, "the picture is an SVG; call it x.svg"),
+        (["space", TINY, "--graph", "x.png"], 2, "the file name must end in .svg, such as x.svg"),
         (["space", ""], 2, "it is empty; give a path"),
         (["kb", "pull", ""], 2, "it is empty; give a path"),
         (["tune", TINY, "--seed", "-1"], 2, "not in the range"),
@@ -316,7 +316,7 @@ def test_a_folder_is_no_knowledge_base(folder, named):
     ("verb", "code", "sentence"),
     [
         (["best", TINY], 2, "there is no knowledge base; `autoscout tune` creates one\n"),
-        (["predict", TINY], 0, "there is no knowledge base, so nothing measured is known\n"),
+        (["predict", TINY], 0, "there is no knowledge base, so there are no measurements\n"),
     ],
 )
 def test_a_mistyped_knowledge_base_is_said_whether_the_option_or_the_variable_names_it(tmp_path, verb, code, sentence):
@@ -333,7 +333,7 @@ def test_a_journal_without_a_session_says_so(tmp_path):
     (tmp_path / "empty.jsonl").touch()
     done = autoscout("watch", "--plain", tmp_path / "empty.jsonl")
     assert done.returncode == 2
-    assert done.stderr == f"autoscout: {tmp_path}/empty.jsonl: holds no session\n"
+    assert done.stderr == f"autoscout: {tmp_path}/empty.jsonl: contains no session\n"
 
 
 def test_a_knowledge_base_that_is_none(tmp_path, job):

@@ -173,5 +173,5 @@ def test_a_file_whose_name_is_no_utf8_is_refused_in_one_sentence(
     _, err = capfd.readouterr()
     assert ended.value.code == 2
     assert "no?utf8" in err
-    assert err.endswith("the name is not UTF-8, which DuckDB needs; rename it, or give another\n")
+    assert err.endswith("the file name is not UTF-8, which DuckDB requires; rename the file, or pass a different one\n")
     assert err.count("\n") == 1

@@ -149,7 +149,7 @@ def test_the_console(kb, tmp_path):
     shown += console.stdout.read()
     assert "1 row in" in shown
     assert "confirmed,BOOLEAN" in shown
-    assert "the query does not work" in shown
+    assert "the query failed" in shown
     assert "seven\n7\n" in shown.replace("\r", "")
     assert "there is no command .nonsense; .help lists them" in shown
 
@@ -158,9 +158,9 @@ def test_the_console(kb, tmp_path):
     ("arguments", "code", "sentence"),
     [
         (["kb", "forget"], 2, "give a session"),
-        (["kb", "forget", "nobody", "--yes"], 2, "nothing is known of nobody"),
+        (["kb", "forget", "nobody", "--yes"], 2, "there is no session or import nobody"),
         (["kb", "pull", "/nowhere/at/all"], 2, "is not a folder"),
-        (["kb", "push", "s3://bucket/lake"], 2, "s3 is not written directly; push to a folder"),
+        (["kb", "push", "s3://bucket/lake"], 2, "AutoScout cannot write to s3; push to a local folder"),
         (["kb", "restore", "none.duckdb"], 2, "there is no such file"),
         (["import", "none.csv", "--job", JOB], 2, "there is no such file"),
         (["tune", JOB, "--no-tui", "--warm-start", "auto:luck"], 2, "'luck' is not carried over"),

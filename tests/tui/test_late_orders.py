@@ -27,7 +27,10 @@ def test_an_order_after_the_search_is_refused(tmp_path, order):
     folder = session_of(tmp_path / "kb.duckdb", "search_ended")
     with lock.exclusive(folder / "owner.lock"):
         done = verbs.run("steer", folder.name, *order, "--kb", tmp_path / "kb.duckdb")
-        assert (done.returncode, "no longer searches; its finalists are being measured again" in done.stderr) == (
+        assert (
+            done.returncode,
+            "has ended, so it takes no orders; its finalists are being measured again" in done.stderr,
+        ) == (
             1,
             True,
         )

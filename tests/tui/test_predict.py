@@ -87,7 +87,7 @@ def test_it_reads_as_text():
     assert "90 % interval" in done.stdout
     assert "no measured row of this job" in done.stdout
     assert "█ compute" in done.stdout
-    assert "runs out of memory with" in done.stdout
+    assert "chance of running out of memory" in done.stdout
 
 
 def test_what_does_not_fit_is_said_beside_its_time():
@@ -219,7 +219,7 @@ def test_a_similar_job_in_the_knowledge_base_helps_one_that_was_never_measured(m
     [
         (["predict"], "give a job file, or --against TABLE"),
         (["predict", LLAMA, "--against", "table.csv"], "give no job file"),
-        (["predict", "--against", "none.csv"], "none.csv: there is no such table"),
+        (["predict", "--against", "none.csv"], "none.csv: there is no such file"),
         (["predict", LLAMA, "tq=2"], "did you mean 'tp'?"),
         (["predict", LLAMA, "a40=0", "tp=8", "pp=2"], "is not a valid configuration"),
     ],

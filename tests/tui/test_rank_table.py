@@ -53,7 +53,7 @@ def test_where_there_is_no_room_for_all_ranks_the_slowest_stays():
 
 def test_what_searching_on_is_worth_stands_beside_the_budget():
     state = fold(recorded_session())
-    assert "P(one 1 % better is left) 7%, 10 more gain 0.4%" in budget(state, 60, 6, True).plain
+    assert "P(1 % better exists) 7%, 10 more runs gain 0.4%" in budget(state, 60, 6, True).plain
     assert "1 % better left 7%, +10: 0.4%" in budget(state, 40, 6, True).plain
 
 

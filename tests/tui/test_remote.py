@@ -158,7 +158,7 @@ def test_no_such_host_and_no_such_session_are_one_sentence(other):
 
 
 def test_a_host_that_is_reached_and_says_nothing_is_given_up(other):
-    with pytest.raises(AutoscoutError, match=r"^me@there: it was reached, but sent nothing for 2 s"):
+    with pytest.raises(AutoscoutError, match=r"^me@there: the host was reached, but sent nothing for 2 s"):
         Remote("me@there", "gpt-1", "exec sleep 60 #", silent_s=0.5)
 
 

@@ -209,5 +209,5 @@ def test_the_work_of_others_is_named_while_it_disturbs_once():
         for event in experiment(number, run, 1_700_000_000.0 + number):
             progress.see(event)
     assert [line.strip() for line in lines if "other work" in line] == [
-        "other work took 60% of this machine's CPU time meanwhile"
+        "other processes took 60% of this machine's CPU time during this run"
     ]

@@ -141,7 +141,7 @@ def test_a_killed_engine_is_seen_and_the_session_resumes(terminal, job, tmp_path
     (session,) = sessions(tmp_path)
     pid = int((tmp_path / "sessions" / session / "owner.lock").read_text().split()[0])
     os.kill(pid, 9)
-    terminal.shows("its process is gone")
+    terminal.shows("the session's process is gone")
     terminal.type("q")
     terminal.shows("did not end by itself")
     terminal.run("tune", "--resume", session, "--kb", str(kb))
@@ -180,7 +180,7 @@ def test_real_experiments_through_a_lost_terminal_a_second_one_ctrl_c_and_a_kill
         other.shows("paus")
         pid = int((tmp_path / "sessions" / session / "owner.lock").read_text().split()[0])
         os.kill(pid, 9)
-        other.shows("its process is gone", f"autoscout tune --resume {session}")
+        other.shows("the session's process is gone", f"autoscout tune --resume {session}")
         other.type("q")
         other.shows("bash-")  # what is typed before that, the closing screens would take
         other.run("tune", "--resume", session, "--kb", str(kb))
@@ -219,7 +219,7 @@ def test_home_and_the_new_job_fit_each_size(tmp_path, size):
     try:
         terminal.type(f"export AUTOSCOUT_KB={tmp_path}/kb.duckdb XDG_STATE_HOME={tmp_path}/state", "Enter")
         terminal.run()
-        terminal.shows("sessions", "none yet; n makes a job of your own", "gpt3-175b-stack", "n new job")
+        terminal.shows("sessions", "none yet; press n to create a job", "gpt3-175b-stack", "n new job")
         terminal.type("n")
         shown = terminal.shows("config.json or its folder", "engine", "devices", "budget", "start", "esc back")
         assert "…" not in "\n".join(line for line in shown.splitlines() if "config.json" in line)
@@ -240,7 +240,7 @@ def test_a_stranger_tunes_a_model_of_their_own_in_twelve_keys(terminal, tmp_path
     home = f"XDG_STATE_HOME={tmp_path}/state AUTOSCOUT_KB={tmp_path}/kb.duckdb PYTHONPATH={ROOT}"
     terminal.type(f"mkdir {tmp_path}/work; cd {tmp_path}/work; clear; {home} {sys.executable} -m tui.cli", "Enter")
     stranger = Stranger(terminal)
-    terminal.shows("n makes a job of your own")
+    terminal.shows("press n to create a job")
     stranger.press("n")
     terminal.shows("config.json or its folder", "trains;")
     stranger.path(config)

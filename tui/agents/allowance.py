@@ -19,8 +19,8 @@ _BEGINS = "begins"  # key of log lines about new sessions
 
 
 class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """`folder`: with the job files that agents may use; `device_s`: limit on the device-seconds of all sessions that
-    agents begin within a day, on any server; 0: no session. Final rounds do not count, as in `tune`."""
+    """`folder`: contains the job files that agents may use; `device_s`: limit on the device-seconds of all sessions
+    that agents begin within a day, on any server; 0: no session. Final rounds do not count, as in `tune`."""
 
     folder: Path
     kb: Path
@@ -30,7 +30,7 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
         """The path of a file in the folder. Errors: AutoscoutError (exit 2) if it leads out of it, also by links."""
         path = (self.folder / given).resolve()
         if "\0" in given or not path.is_relative_to(self.folder.resolve()):
-            raise AutoscoutError(f"{door.shown(given)} is not in the folder of this server's jobs", 2)
+            raise AutoscoutError(f"{door.shown(given)} is not in this server's job folder", 2)
         return path
 
     def jobs(self) -> list[str]:
@@ -55,7 +55,7 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
                     return folder
             except AutoscoutError:  # not a valid job file
                 continue
-        raise AutoscoutError(f"session {session} belongs to a job that is not in the folder of this server's jobs", 2)
+        raise AutoscoutError(f"session {session} belongs to a job that is not in this server's job folder", 2)
 
     def reserved(self, session: str, asked: str) -> float:
         """Reserves device-seconds for a new session, and returns their number: `asked`, but not more than what is left
@@ -63,9 +63,9 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
         with lock.exclusive(self.kb.parent / "agents.lock"):
             left = self.device_s - self._spent()
             if left < 1:
-                how = "ask the person who runs `autoscout mcp` for more (--device-time)"
-                what = "are used up for today" if self.device_s else "are not granted, so they may begin no session"
-                raise AutoscoutError(f"the device-seconds of this server's agents {what}; {how}", 1)
+                how = "ask the person who runs `autoscout mcp` for more --device-time"
+                what = "have used all their device-seconds today" if self.device_s else "may not begin sessions"
+                raise AutoscoutError(f"this server's agents {what}; {how}", 1)
             device_s = min(left, seconds(asked))
             self.write({_BEGINS: session, "device_s": device_s})
             return device_s

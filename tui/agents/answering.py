@@ -28,7 +28,11 @@ ANSWER_SCHEMA = {
             "anyOf": [{"type": "object"}, {"type": "array"}],
             "description": "what the verb of this name prints with --json",
         },
-        "left_out": {"type": "array", "items": {"type": "string"}, "description": "what was cut to fit"},
+        "left_out": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "which parts were cut to shorten the answer",
+        },
     },
     "required": ["answer", "left_out"],
 }
@@ -50,9 +54,7 @@ def _answer(call: Call, name: str, arguments: dict[str, Any]) -> ToolAnswer:
         return ToolAnswer(refused=f"there is no tool {name[:60]!r}; the tools are {', '.join(TOOLS)}")
     try:
         if (size := len(msgspec.json.encode(arguments))) > _LARGEST:
-            return ToolAnswer(
-                refused=f"the arguments have {size:,} characters; {_LARGEST:,} are enough for any question"
-            )
+            return ToolAnswer(refused=f"the arguments have {size:,} characters; at most {_LARGEST:,} are allowed")
         found, cut = bounded(msgspec.to_builtins(row.run(call, msgspec.convert(arguments, row.asked)), str_keys=True))
         return ToolAnswer(answer=found, left_out=cut)
     except msgspec.ValidationError as error:

@@ -18,11 +18,11 @@ def bounded(document: Any, most: int = MOST) -> tuple[Any, list[str]]:
     while (size := len(json.dumps(found, ensure_ascii=False))) > most:
         parts = list(_parts(found, ""))
         if not parts:
-            return {}, [f"all of it: {size:,} characters are more than {most:,}"]
+            return {}, [f"the whole answer: it has {size:,} characters, but at most {most:,} are allowed"]
         _, path, holder, key = max(parts, key=lambda part: part[0])
         cut.setdefault(path, len(holder[key]))
         holder[key] = holder[key][: max(len(holder[key]) // 2, _FEWEST if isinstance(holder[key], list) else _SHORTEST)]
-    return found[0], [f"{path or 'the list'} had {whole:,}" for path, whole in cut.items()]
+    return found[0], [f"{path or 'the list'} was shortened; its length was {whole:,}" for path, whole in cut.items()]
 
 
 def _parts(value: Any, path: str) -> Any:

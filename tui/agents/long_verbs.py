@@ -76,7 +76,7 @@ def standing(verb: LongVerb) -> dict[str, Any]:
             verb.path("json").unlink(missing_ok=True)
     if over and printed is None:
         raise AutoscoutError(
-            lines[-1] if lines else f"{verb.handle} was ended from outside; call again to start it anew"
+            lines[-1] if lines else f"{verb.handle} was killed by another process; call again to restart it"
         )
     return {"state": "ended" if over else "running", "lines": lines, "printed": printed}
 

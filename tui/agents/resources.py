@@ -33,7 +33,7 @@ def listed(limits: AgentLimits) -> list[tuple[str, str]]:
         (GUIDE, "how to tune with AutoScout, in 600 words"),
         *((f"job://{name}", "a job file") for name in limits.jobs()),
         *((f"docs://{name}", "a page of the documentation") for name in pages()),
-        *((f"session://{path.parent.name}", "the lines of a session") for path in found[:_SESSIONS]),
+        *((f"session://{path.parent.name}", "the output of a session") for path in found[:_SESSIONS]),
     ]
 
 
@@ -49,6 +49,6 @@ def text(limits: AgentLimits, address: str) -> str:
     elif kind == "session":
         found = "\n".join(watch(Call(limits=limits, client=""), OfWatching(session=name))["lines"])
     else:
-        raise AutoscoutError(f"{address[:100]!r}: nothing has that address; resources/list lists all", 2)
+        raise AutoscoutError(f"{address[:100]!r}: there is no such resource; resources/list lists all resources", 2)
     found = plain(secrets.redacted(found))
     return found if len(found) <= MOST else f"{found[:MOST]}\n… {len(found) - MOST:,} characters more"

@@ -31,7 +31,7 @@ Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 def server(limits: AgentLimits) -> Server[Any]:
-    seen: dict[str, set[str]] = {}  # client → imports of which it has requested a dry run
+    seen: dict[str, set[str]] = {}  # client → imports for which it has requested a dry run
 
     async def list_tools(ctx: Any, params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_tool(name) for name in TOOLS])

@@ -29,7 +29,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     limits: AgentLimits
     client: str
     progress: Progress = lambda done, of, words: None
-    looked_at: set[str] = msgspec.field(default_factory=set)  # imports of which this client has requested a dry run
+    looked_at: set[str] = msgspec.field(default_factory=set)  # imports for which this client has requested a dry run
 
 
 class OfJob(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -37,7 +37,7 @@ class OfJob(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class OfKnobs(OfJob, forbid_unknown_fields=True, kw_only=True):
-    knobs: Annotated[Knobs, Meta(description="knobs not given follow the reference")] = {}
+    knobs: Annotated[Knobs, Meta(description="omitted knobs keep the reference's values")] = {}
 
 
 class Listed(OfJob, forbid_unknown_fields=True, kw_only=True):
@@ -45,8 +45,8 @@ class Listed(OfJob, forbid_unknown_fields=True, kw_only=True):
 
 
 class Traced(OfKnobs, forbid_unknown_fields=True, kw_only=True):
-    seconds: Annotated[float, Meta(ge=1, le=600, description="for all of it")] = 300
-    wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S, description="for the answer")] = 0
+    seconds: Annotated[float, Meta(ge=1, le=600, description="time limit of the shadow run")] = 300
+    wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S, description="how long to wait for the answer")] = 0
 
 
 class Query(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -59,7 +59,7 @@ class Nothing(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class OfNewSession(OfJob, forbid_unknown_fields=True, kw_only=True):
-    profiles: Annotated[int, Meta(ge=1, le=10_000, description="at most the job's own")] | None = None
+    profiles: Annotated[int, Meta(ge=1, le=10_000, description="at most the job's own number")] | None = None
     device_time: Annotated[str, Meta(max_length=20, description="90s, 20m, 2h")] = ""
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
 
@@ -70,11 +70,11 @@ class OfSession(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 class OfWatching(OfSession, forbid_unknown_fields=True, kw_only=True):
     after: Annotated[int, Meta(ge=0, description="number of lines already seen")] = 0
-    wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S, description="for a new line")] = 0
+    wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S, description="how long to wait for a new line")] = 0
 
 
 class Idea(OfSession, forbid_unknown_fields=True, kw_only=True):
-    knobs: Annotated[Knobs, Meta(description="knobs not given follow the best so far")]
+    knobs: Annotated[Knobs, Meta(description="omitted knobs are taken from the best so far")]
     why: Annotated[str, Meta(max_length=300, min_length=1)]
 
 
@@ -87,7 +87,7 @@ class OfSteering(OfSession, forbid_unknown_fields=True, kw_only=True):
 class OfGate(OfSession, forbid_unknown_fields=True, kw_only=True):
     pairs: Annotated[int, Meta(ge=4, le=40)] = 40
     device_time: Annotated[str, Meta(max_length=20, description="90s, 20m, 2h")] = ""
-    wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S, description="for the verdict")] = 0
+    wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S, description="how long to wait for the verdict")] = 0
 
 
 class OfBest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -101,7 +101,7 @@ class Exported(OfSession, forbid_unknown_fields=True, kw_only=True):
 class Import(OfJob, forbid_unknown_fields=True, kw_only=True):
     table: Annotated[Name, Meta(description="a file or folder of this server's folder")]
     reader: Annotated[str, Meta(max_length=100)] = ""
-    dry_run: Annotated[bool, Meta(description="a dry run has to come first")] = True
+    dry_run: Annotated[bool, Meta(description="import only after a call with true")] = True
 
 
 def _words(knobs: dict[str, Value]) -> list[str]:
@@ -228,7 +228,7 @@ def watch(call: Call, asked: OfWatching) -> Any:
         over = not store.is_running(folder)
         lines, events = list[str](), journals.events(folder / "journal.jsonl", plain=True)
         if not events or not isinstance(events[0], journals.SessionStarted):
-            raise AutoscoutError(f"{asked.session} contains no session", 2)
+            raise AutoscoutError(f"the journal of {asked.session} contains no session", 2)
         shown = Lines(events[0].job, asked.session, lines.append)
         for event in events:
             shown.see(event)
@@ -248,7 +248,9 @@ def _ordered(call: Call, session: str, what: str, settings: list[str], why: str 
     folder = call.limits.own(session)
     running(call.limits.kb, session)
     if what != "stop" and searched(folder):
-        raise AutoscoutError(f"{session} no longer searches; its finalists are being measured again", 1)
+        raise AutoscoutError(
+            f"the search of {session} has ended, so it takes no orders; its finalists are being measured again", 1
+        )
     give(folder, parsed(what, settings, f"{_AGENT} {call.client}", why))
     return {"session": session, "asked": what}
 
@@ -271,7 +273,7 @@ def steer(call: Call, asked: OfSteering) -> Any:
     if asked.what == "budget":
         most, wanted = job.budget.profiles, asked.values.get("profiles", 0)
         if not isinstance(wanted, int) or wanted > most:
-            raise AutoscoutError(f"profiles={wanted}: a session begun by an agent has at most {most}", 2)
+            raise AutoscoutError(f"profiles={wanted}: a session begun by an agent has at most {most} experiments", 2)
     else:
         _known(job, asked.values)
     if asked.what == "go" and not (by := paused_by(folder)).startswith(_AGENT):
@@ -310,7 +312,7 @@ def export(call: Call, asked: Exported) -> Any:
 
     past = journals.events(store.journalled(call.limits.kb, asked.session) / "journal.jsonl")
     if not any(isinstance(event, journals.Confirmed) for event in past):
-        raise AutoscoutError(f"{asked.session} has no confirmed winner yet; it is exported when the session ends", 1)
+        raise AutoscoutError(f"{asked.session} has no confirmed winner yet; call again after the session has ended", 1)
     job, found = exporting.of_session(call.limits.kb, asked.session, [])
     return {"session": asked.session, "format": asked.format, "launch": exporting.written(job, found, asked.format)}
 
@@ -330,7 +332,7 @@ def import_(call: Call, asked: Import) -> Any:
     path, job = call.limits.inside(asked.table), call.limits.job(asked.job)[1]
     seen = f"{path} {asked.job} {asked.reader} {_state(path)}"
     if not asked.dry_run and seen not in call.looked_at:
-        raise AutoscoutError("an import needs a dry run first: call with dry_run = true, then again", 2)
+        raise AutoscoutError("an import needs a dry run first; call with dry_run = true, then with dry_run = false", 2)
     given = bring_in.ImportOptions((), (), (), asked.reader, asked.dry_run)
     found = brought_document(bring_in.bring_in_all(call.limits.kb, path, job, given), path.is_dir())
     call.looked_at.add(seen)
@@ -355,12 +357,19 @@ TOOLS = {
     row.name: row
     for row in (
         ToolRow("space", "The knobs of a job, their rules, and its first configurations.", Listed, space),
-        ToolRow("explain", "Is a configuration valid; if not, by which rule; the nearest valid one.", OfKnobs, explain),
-        ToolRow("predict", "What simulators expect of a configuration, with their error. No device.", OfKnobs, predict),
+        ToolRow(
+            "explain",
+            "Whether a configuration is valid; else the violated rule and the nearest valid one.",
+            OfKnobs,
+            explain,
+        ),
+        ToolRow(
+            "predict", "Predicts a configuration by simulators, with their error, without a device.", OfKnobs, predict
+        ),
         ToolRow("rank", "The best configurations by prediction alone, one of each layout.", Listed, rank),
         ToolRow(
             "shadow",
-            "Runs the framework's own code without a device: does it start and fit. Call again to see its progress.",
+            "Runs the framework's own code without a device to see if it starts and fits. Call again for progress.",
             Traced,
             shadow,
         ),
@@ -370,7 +379,7 @@ TOOLS = {
         ToolRow(
             "tune", "Begins a session and returns its name at once; follow it with watch.", OfNewSession, tune, True
         ),
-        ToolRow("watch", "New lines of a session, and whether it runs; can wait for one.", OfWatching, watch),
+        ToolRow("watch", "New lines of a session, and whether it runs; can wait for a new line.", OfWatching, watch),
         ToolRow(
             "propose",
             "Proposes a configuration, with a reason. It is tried if earlier ideas did well.",
@@ -386,11 +395,11 @@ TOOLS = {
         ToolRow("export", "The launch of a session's confirmed winner, ready to run.", Exported, export),
         ToolRow(
             "gate",
-            "Is a session's winner faster than its reference? Runs both in turns; call again to see its progress.",
+            "Whether a session's winner is faster than its reference. Runs both in turns; call again for progress.",
             OfGate,
             gate,
             True,
         ),
-        ToolRow("import", "Brings in measurements made elsewhere; a dry run comes first.", Import, import_, True),
+        ToolRow("import", "Imports measurements made elsewhere; needs a dry run first.", Import, import_, True),
     )
 }

@@ -17,7 +17,7 @@ def of_answer(rows: Sequence[dict[str, Any]], width: int, height: int, ascii_onl
     numeric = [name for name in rows[0] if _numbers(rows, name)]
     names = [name for name in rows[0] if name not in numeric]
     if not numeric:
-        return Text("no column holds numbers", style="dim")
+        return Text("no column contains numbers", style="dim")
     if len(numeric) > 1 and not names:
         x, y = numeric[:2]
         mark = "*" if ascii_only else "●"

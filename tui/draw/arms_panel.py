@@ -17,7 +17,7 @@ def arms(state: State, width: int, height: int, ascii_only: bool) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     names = [n for n in {**state.efforts, **state.arms} if n != "DEFAULT"]
     if not names:
-        return Text("no arm has been asked yet", style="dim")
+        return Text("no arm has proposed anything yet", style="dim")
     found = rates(state.efforts)
     top = max((r.high for n, r in found.items() if n != "DEFAULT"), default=0.0)
     roomy = width >= 56
@@ -41,7 +41,7 @@ def arms(state: State, width: int, height: int, ascii_only: bool) -> Text:
         text.append(f"{line}{_shown(rate, bar_width):<{bar_width}}", style="bold" if chosen else "")
         text.append(f" {span(rate, top, axis, ascii_only)}\n" if axis else "\n", style="dim")
     if [o.what for o in state.orders if o.what in ("hold", "hear") and not o.refused][-1:] == ["hold"]:
-        text.append(fit("proposals of others are on hold; the order hear ends that", width) + "\n", style="dim")
+        text.append(fit("proposals from outside are on hold; the order hear resumes them", width) + "\n", style="dim")
     if height > len(names) + 2 and state.arms:
         pulls = ", ".join(f"{n} {a.pulls:.1f}" for n, a in state.arms.items())
         index = ", ".join(f"{n} {a.ucb[-1]:.3f}" for n, a in state.arms.items() if a.ucb)

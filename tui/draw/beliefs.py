@@ -50,7 +50,7 @@ def belief(state: State, width: int, height: int, ascii_only: bool) -> Text:
                 f"  {v.cost:>5.2f} {interval:<13} {v.measured or '–':>4}\n", style="bold" if v.cost < 1.005 else ""
             )
     if shown < len(knobs):
-        text.append(f"{len(knobs) - shown} knobs that matter less; enter shows all\n", style="dim")
+        text.append(f"{len(knobs) - shown} less important knobs; press enter to see all\n", style="dim")
     text.right_crop(1)
     return text
 
@@ -78,17 +78,19 @@ def _why_not(state: State) -> str:
 
 
 def left(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """What the search expects of more experiments: the probability that something better is left, and the gain."""
+    """The probability that a better configuration exists, and the expected gain of more experiments."""
     outlooks = state.reasons.outlooks
     if not outlooks:
         return Text(_why_not(state), style="dim")
     last = outlooks[-1]
     text = Text()
     text.append(f"{last.chance:.0%}", style="bold")
-    text.append(" that one at least 1 % better is left\n" if width >= 44 else ": something 1 % better is left\n")
+    text.append(" chance that one at least 1 % better is left\n" if width >= 44 else ": chance of one 1 % better\n")
     text.append(f"{last.gain:.2%}", style="bold")
     text.append(
-        f" is the expected gain of {last.ahead} more\n" if width >= 44 else f": expected of {last.ahead} more\n"
+        f" is the expected gain of {last.ahead} more runs\n"
+        if width >= 44
+        else f": expected gain of {last.ahead} more\n"
     )
     size = max(4, width - 8)
     if height > 2:
@@ -96,7 +98,7 @@ def left(state: State, width: int, height: int, ascii_only: bool) -> Text:
     if height > 3:
         text.append(f"{'gain':<7}{sparkline([o.gain for o in outlooks], size, ascii_only)}\n", style="dim")
     if height > 4:
-        text.append(f"as of experiment {last.step + 1}; {len(outlooks)} outlooks so far", style="dim")
+        text.append(f"as of experiment {last.step + 1}; {len(outlooks)} estimates so far", style="dim")
     return text
 
 
@@ -123,7 +125,7 @@ def promises(state: State, width: int, height: int, ascii_only: bool) -> Text:
         half = f"  ±{half_width(got):.2%}" if len(got) > 1 and width >= 44 else ""
         text.append(f"{_promised(theirs):>9.2%}{statistics.fmean(got):>7.2%}{half}\n")
     if height > text.plain.count("\n"):
-        text.append("gains in the cost, over the best believed at that time", style="dim")
+        text.append("gains relative to the best cost estimated at that time", style="dim")
     return text
 
 
@@ -164,4 +166,4 @@ def ladder(state: State, width: int, height: int, ascii_only: bool) -> Text:
 def _error(state: State) -> str:
     """The mean relative error of predictions that were checked by a measurement, as text."""
     off = [abs(c.predicted - c.measured) / c.measured for c in state.checks if c.measured]
-    return f"; {len(off)} off by {statistics.fmean(off):.0%}" if off else ""
+    return f"; {len(off)} checked, off by {statistics.fmean(off):.0%}" if off else ""

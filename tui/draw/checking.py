@@ -11,7 +11,7 @@ from tui.text import fit, number
 
 
 def checks(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """Predicted against measured values, for every check by the trust guard."""
+    """Predicted against measured values, for every check of the simulators."""
     points = []
     for check in state.checks:
         if check.measured is not None:
@@ -73,7 +73,7 @@ def regions(state: State, width: int, height: int, ascii_only: bool) -> Text:
     """The regions in which the simulators fail: the knob values with the largest errors compared with all others."""
     found = _regions(state)
     if not found:
-        return Text("too few checks to tell one region from another", style="dim")
+        return Text("too few checks to compare regions", style="dim")
     epsilon = state.checks[-1].epsilon
     top = max([r.mape for r in found] + [r.elsewhere or 0.0 for r in found]) or 1.0
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -90,7 +90,7 @@ def regions(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def _regions(state: State) -> list[Region]:
-    """The regions that the trust guard finds in the journal's checks, if their error is larger than elsewhere."""
+    """The regions in which the checks in the journal show a larger error than elsewhere."""
     if not state.checks:
         return []
     knobs = {run.name: run.configuration.knobs for run in state.runs}

@@ -27,7 +27,8 @@ def side_by_side(state: State, marked: list[str], width: int) -> Text:
     costs = median_costs(state, groups)
     ranked = sorted(costs, key=lambda key: costs[key])
     winner = state.confirmed.winner.id if state.confirmed is not None else ""
-    first = [winner] if winner in groups else []  # even if single runs of others were faster than its mean
+    # The winner comes first even if single runs of other configurations were faster than its mean.
+    first = [winner] if winner in groups else []
     chosen = [key for key in marked if key in groups] or list(dict.fromkeys([*first, *ranked]))
     wide = label_width(name for rows in groups.values() for name in _named(rows[0]))
     fits = max(1, min(_MOST, (width - wide) // 14))
@@ -106,7 +107,7 @@ def effects(state: State, width: int, height: int, ascii_only: bool) -> Text:
             if len(differing) == 1:
                 found.setdefault(differing[0], []).append(max(ca, cb) / min(ca, cb) - 1)
     if not found:
-        return Text(f"no two {state.seen} configurations differ in one knob alone yet", style="dim")
+        return Text(f"no two {state.seen} configurations differ in only one knob yet", style="dim")
     ranked = sorted(found.items(), key=lambda kv: -statistics.median(kv[1]))
     top = statistics.median(ranked[0][1]) or 1.0
     text = Text(f"what one knob alone changed, {state.seen}\n", style="dim", no_wrap=True, overflow="ellipsis")
@@ -124,7 +125,7 @@ def ablation(found: dict[str, Any], width: int, ascii_only: bool, seen: str = "m
     if not steps:
         return Text("nothing ran correctly yet", style="dim")
     if len(steps) == 1:
-        return Text(f"the reference itself, {number(steps[0]['value'])}: nothing seen is faster", style="dim")
+        return Text(f"the reference, {number(steps[0]['value'])}, is the fastest so far", style="dim")
     top = max([abs(math.log(s["gain"])) for s in steps if s["gain"]], default=0.0) or 1.0
     arrow, room = "->" if ascii_only else "→", max(width - 44, 12)
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -153,7 +154,7 @@ def effects_of(found: dict[str, Any], width: int, height: int, ascii_only: bool)
     """Each knob's share of the variance of the predicted cost over the whole space."""
     effects = found["effects"]
     if not effects:
-        return Text("no simulator predicts this", style="dim")
+        return Text("no simulator predicts this job", style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")
     for name, share in list(effects.items())[: max(1, height)]:
         text.append(f"{name:<16.15}{bar(share, 12, ascii_only)} {share:>5.0%} predicted\n")
@@ -163,7 +164,7 @@ def effects_of(found: dict[str, Any], width: int, height: int, ascii_only: bool)
 def front(state: State, found: Front | None, width: int, height: int, ascii_only: bool) -> Text:
     """The Pareto front of two objectives as a plot and a list, with the knee (the best compromise) marked."""
     if found is None or not found.points:
-        return Text("not measured in two metrics yet", style="dim")
+        return Text("no run has values of both metrics yet", style="dim")
     marks = {"front": ("●", "*", "bold"), "knee": ("◆", "#", "bold magenta"), "beaten": ("·", ".", "dim")}
     points = [
         (p.x, p.y, marks[p.kind][1 if ascii_only else 0], marks[p.kind][2])
@@ -172,7 +173,7 @@ def front(state: State, found: Front | None, width: int, height: int, ascii_only
     best = [p for p in found.points if p.kind != "beaten"]
     listed = best[: max(2, height // 3)]
     text = cloud(width, max(4, height - len(listed) - 2), points, found.x_name, found.y_name, ascii_only)
-    text.append(f"\n{len(best)} of {len(found.points)} are beaten by none", style="dim")
+    text.append(f"\n{len(best)} of {len(found.points)} are Pareto-optimal", style="dim")
     text.append("" if found.wanted else f"; {found.y_name} is not an objective of this job", style="dim")
     for p in listed:
         mark = marks[p.kind][1 if ascii_only else 0]

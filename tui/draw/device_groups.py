@@ -46,18 +46,18 @@ def _slowest_to_fastest(groups: list[RankGroup]) -> str:
     if len(times) < 2:
         return ""
     (fast, quick), (slow, late) = times[0], times[-1]
-    return f"{late} takes {slow / fast:.2f} times what {quick} takes for the same arithmetic"
+    return f"{late} takes {slow / fast:.2f} times as long as {quick} for the same arithmetic"
 
 
 def stages(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """One line per pipeline stage; the slowest stage, for which the others wait, is marked."""
+    """One line per pipeline stage; the slowest stage, for which the other stages wait, is marked."""
     run = newest(state)
     if run is None:
         return Text(_NOT, style="dim")
     groups = by_stage(run)
     if not groups:
         pipelined = run.configuration.knobs.get("pp", 1) != 1
-        return Text(f"its ranks: {_NOT}" if pipelined else "the newest run has no pipeline", style="dim")
+        return Text(f"ranks of the newest run: {_NOT}" if pipelined else "the newest run has no pipeline", style="dim")
     slowest = max((g.values.get("alone_s", 0.0) for g in groups), default=0.0)
     size = max(4, min(12, width - 44))
     text = Text(no_wrap=True, overflow="ellipsis")

@@ -73,7 +73,7 @@ def queue(state: State, around: NeighbourSessions | None, orders: list[str], hei
         text.append(f"{mark}, process {session.pid}\n", style="bold")
         text.append(f"  {session.doing}")
         if session.waits_since:
-            text.append(f", which process {session.waits_for} has" if session.waits_for else "")
+            text.append(f" that process {session.waits_for} uses" if session.waits_for else "")
             text.append(f", for {clock(max(0.0, dates.now() - session.waits_since))}")
         text.append("\n")
     done = {run.configuration.id for run in state.runs if run.status != "running"}
@@ -82,7 +82,7 @@ def queue(state: State, around: NeighbourSessions | None, orders: list[str], hei
         names = zip(state.decision.configurations, state.decision.names, strict=True)
         for c, name in names:
             if c.id not in done | running:
-                text.append(f"next: {name}, after the experiment before it\n")
+                text.append(f"next: {name}, after the running experiment\n")
     for order in orders:
         text.append(f"order: {order}, before the next experiment\n")
     if not text.plain:

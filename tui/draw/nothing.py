@@ -26,7 +26,7 @@ def nothing(state: State, width: int, height: int, ascii_only: bool) -> Text:
         text.append(f"      {miss.run.name}\n" if wide else "\n", style="dim")
     near = shortfall.nearest(state)
     if near is not None:
-        text.append(f"\nnearest to all of them: {near.name}\n", style="bold")
+        text.append(f"\nnearest to feasible: {near.name}\n", style="bold")
         text.append(
             "\n".join(textwrap.wrap(near.note, max(20, width - 2), initial_indent="  ", subsequent_indent="  "))
         )

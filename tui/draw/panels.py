@@ -151,7 +151,7 @@ def standings(state: State, width: int, ascii_only: bool) -> Text:
 
 
 def _ordering(knobs: list[str], arrow: str, width: int) -> str:
-    """An ordering of knobs as text: as many names as fit, from the tree's root on, and the number of the others."""
+    """An ordering of knobs as text: as many names as fit, from the tree's root on, and the number of further knobs."""
     for shown in range(len(knobs), 0, -1):
         left = len(knobs) - shown
         line = arrow.join(knobs[:shown]) + (f"{arrow}{left} more" if left else "")
@@ -184,10 +184,10 @@ def budget(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def outlook(latest: Outlook, width: int) -> str:
-    """What the search expects of more experiments, as a sentence."""
+    """The probability that a better configuration exists, and the expected gain of more experiments, as text."""
     if width < 44:
         return f"1 % better left {latest.chance:.0%}, +{latest.ahead}: {latest.gain:.1%}"
-    return f"P(one 1 % better is left) {latest.chance:.0%}, {latest.ahead} more gain {latest.gain:.1%}"
+    return f"P(1 % better exists) {latest.chance:.0%}, {latest.ahead} more runs gain {latest.gain:.1%}"
 
 
 def _left(state: State, width: int) -> str:
@@ -212,7 +212,7 @@ def trust(state: State, width: int, height: int, ascii_only: bool) -> Text:
         text.append(f"MAPE {last.mape:.1%} {sign} {last.epsilon:.0%} {_verdict(fine, count)}\n")
         height -= 1
         if state.unscored > _UNSCORED:
-            text.append(f"{state.unscored} since then not scored\n", style="bold")
+            text.append(f"{state.unscored} runs since that check\n", style="bold")
             height -= 1
         elif height > 3:
             spark = sparkline([c.mape for c in state.checks], max(4, width - 12), ascii_only)

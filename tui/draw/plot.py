@@ -46,7 +46,7 @@ def plot(
     labels = {0: number(high), height - 1: number(low)}
     if level is not None:
         labels[_row(level, low, high, height)] = number(level)
-    if steps:  # replaces the label of a level in the same row, whose value is then written after its name
+    if steps:  # if the level is in the same row, this replaces its label, and its value is written after its name
         labels[_row(steps[-1][1], low, high, height)] = number(steps[-1][1])
     margin = max(len(label) for label in labels.values())
     columns = max(4, width - margin - 1)
@@ -141,7 +141,7 @@ def _row(y: float, low: float, high: float, height: int) -> int:
 
 
 def _dot(y: float, low: float, high: float, height: int) -> int:
-    """The row of a value in braille dots, of which there are four per text row."""
+    """The row of a value, counted in braille dots (four per text row)."""
     share = (y - low) / (high - low) if high > low else 0.5
     return min(height * 4 - 1, max(0, round((1 - share) * (height * 4 - 1))))
 
@@ -198,7 +198,8 @@ def cloud(
     y_name: str,
     ascii_only: bool = False,
 ) -> Text:
-    """A scatter plot with independent scales and named axes. `points`: x, y, mark, style; later ones hide others."""
+    """A scatter plot with independent scales and named axes. `points`: x, y, mark, style; later points hide "
+    "earlier ones."""
     xs, ys = [p[0] for p in points], [p[1] for p in points]
     (x0, x1), (y0, y1) = (min(xs), max(xs)), (min(ys), max(ys))
     margin = max(len(number(y0)), len(number(y1)))

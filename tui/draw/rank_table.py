@@ -36,7 +36,9 @@ _CONDITIONS = {  # condition of a run → (title, unit)
 def ranks(state: State, width: int, height: int, ascii_only: bool) -> Text:
     run = newest(state)
     if run is None or run.measurement is None:
-        return Text("its ranks: not recorded" if state.ended else "no run has reported its ranks yet", style="dim")
+        return Text(
+            "ranks of the newest run: not recorded" if state.ended else "no run has reported its ranks yet", style="dim"
+        )
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"#{run.number or '–'} {run.name}\n", style="dim")
     return text.append(rank_rows(run.measurement, width, height - 1, ascii_only))
@@ -79,7 +81,7 @@ def recorded(state: State, width: int, height: int, ascii_only: bool) -> Text:
     kinds = sorted({kind(d) for m in measured for d in m.rank_devices} or {state.environment.get("device", "")})
     text.append(f"as recorded on {where}: {', '.join(k for k in kinds if k)}\n", style="bold")
     if not measured:
-        return text.append("what its machine did meanwhile: not recorded", style="dim")
+        return text.append("conditions of the machine: not recorded", style="dim")
     for name, (title, unit) in _CONDITIONS.items():
         values = [m.conditions[name] for m in measured if name in m.conditions]
         if values and text.plain.count("\n") < height:

@@ -64,7 +64,7 @@ def ended(state: State, width: int) -> Text:
     text.append("\n".join(textwrap.wrap(verdict(state), width)) + "\n", style="bold")
     if c.winner != state.default:
         text.append(f"{called(state, c.winner, c.name)}\n")
-    text.append("8 shows the command, 6 where the gain comes from\n", style="dim")
+    text.append("press 8 for the command, 6 for the source of the gain\n", style="dim")
     designed = state.seen == "designed"  # costs come from a deterministic model, without rounds and intervals
     for part in [] if designed else clauses(c.sentence):
         text.append(f"{part}\n", style="dim")
@@ -82,7 +82,7 @@ def progress(state: State, run: Run, tail: list[str], width: int, ascii_only: bo
     """Elapsed and expected time, and the iteration if the log contains it."""
     if state.waiting is not None:
         who = state.waiting.holder or "another AutoScout"
-        return f"waits for the devices, which {who} has"
+        return f"waits for the devices that {who} uses"
     elapsed = max(0.0, state.now - run.began)
     step = iteration(tail)
     shown = f"  iteration {step[0]} of {step[1]}" if step else ""

@@ -22,27 +22,28 @@ def audit(found: Audit, as_json: bool) -> None:
 def _lines(found: Audit) -> list[str]:
     how = "its own parser and validation" if found.parses else "its configuration classes (this release has no parser)"
     known = "a recorded release" if found.recorded else "a release without a record"
-    lines = [f"{found.engine} ({known}), asked through {how}, for {', '.join(found.jobs)}", ""]
+    lines = [f"{found.engine} ({known}), compared through {how}, for {', '.join(found.jobs)}", ""]
     lines += [f"calls of our workers that do not fit: {len(found.unfit)}", *(f"  {text}" for text in found.unfit)]
     refused = sum(found.refused.values())
-    lines.append(f"of {found.drawn} configurations drawn from the space it refuses {refused}")
+    lines.append(f"the engine refuses {refused} of {found.drawn} configurations drawn from the space")
     lines += [f"  {count} × {text}" for text, count in found.refused.items()]
-    lines.append(f"and changes {len(found.changed)} {'field' if len(found.changed) == 1 else 'fields'}")
+    lines.append(f"the engine silently changes {len(found.changed)} {'field' if len(found.changed) == 1 else 'fields'}")
     lines += [f"  {count} × {name}: {example}" for name, (count, example) in found.changed.items()]
     accepted = sum(found.accepted.values())
     lines.append(
-        f"of {found.forbidden} neighbours that one rule forbids it accepts {accepted} (no model was built), "
-        f"{found.unsaid} of which it should refuse according to our catalog"
+        f"the engine accepts {accepted} of {found.forbidden} configurations that one of our rules forbids (no model "
+        f"was "
+        f"built); according to our catalog, it should refuse {found.unsaid} of them"
     )
     lines += [f"  {count} × {rule}" for rule, count in found.accepted.items()]
     if found.moved:
         lines += [
             "",
-            f"{len(found.moved)} fields have other defaults or choices than in the catalog's release",
+            f"{len(found.moved)} fields have different defaults or choices from those in the catalog's release",
         ]
         lines += [f"  {name}: {before} → {now}" for name, (before, now) in found.moved.items()]
     if not found.parses:
         return lines
     lines += ["", f"{len(found.unset)} flags about speed or memory that no knob sets; the first {_SHOWN}:"]
     lines += [f"  {each.flag} ({each.takes}; since {each.since}): {each.help[:120]}" for each in found.unset[:_SHOWN]]
-    return [*lines, "", "autoscout targets --draft --FLAG prints a catalog row for one"]
+    return [*lines, "", "autoscout targets --draft --FLAG prints a catalog row for a flag"]

@@ -49,4 +49,4 @@ def show_bisected(found: Bisected, as_json: bool) -> None:
     for suspect in found.suspects[1:]:
         click.echo(f"  or, with probability {suspect.p:.2f}: {suspect.label}")
     for broken in found.broken:
-        click.echo(f"  left out, since it does not run: {broken}")
+        click.echo(f"  skipped, because it does not run: {broken}")

@@ -28,7 +28,8 @@ def say(document: Any, text: str, as_json: bool) -> None:
 
 def authors(found: list[Author], as_json: bool) -> None:
     rows = [(a.name, a.level, a.sessions, a.measurements, a.key[-12:] or "–") for a in found]
-    text = table(rows, ("author", "word", "sessions", "measurements", "key ends")) if rows else "all is our own"
+    header = ("author", "word", "sessions", "measurements", "key ends")
+    text = table(rows, header) if rows else "no measurements from other authors"
     say({"authors": found}, text, as_json)
 
 
@@ -58,7 +59,7 @@ def similar(job: Job, found: list[SimilarJob], carried: Warm, decided: dict[str,
         say(similar_document(job, found, carried, decided), "", True)
         return
     if not found:
-        click.echo("nothing like it has been measured yet")
+        click.echo("no similar job has been measured yet")
         return
     click.echo(f"past jobs like {job.name}, nearest first\n")
     rows = [
@@ -73,7 +74,7 @@ def similar(job: Job, found: list[SimilarJob], carried: Warm, decided: dict[str,
             click.echo(table(parts, ["feature", "here", "there", "distance", "because"]))
         else:
             same = (a.job.launch.command, a.job.launch.current) == (job.launch.command, job.launch.current)
-            click.echo(f"\n{a.job.name} on {a.cluster} is this job{'' if same else ', but for its command'}")
+            click.echo(f"\n{a.job.name} on {a.cluster} is this job{'' if same else ' with a different command'}")
     if carried.favourites:
         click.echo("\na new session would take over\n")
         for s in carried.started.sources:
@@ -119,7 +120,7 @@ def _imported(done: Done, dry_run: bool) -> None:
     click.echo(f"{done.good} of {done.rows} rows {verb} by the reader {done.reader} as {done.id}")
     if not dry_run:
         click.echo(f"  new: {done.new}, known already: {done.known}; undo: autoscout kb forget --import {done.id}")
-    click.echo(f"  valid configurations of the job without changes: {done.valid}; the others serve as hints")
+    click.echo(f"  valid configurations of the job: {done.valid}; the other rows are only used as hints")
     for name, meaning in done.columns.items():
         click.echo(f"  {name} → {meaning}")
     for text in done.notes:
@@ -134,7 +135,7 @@ def _imported(done: Done, dry_run: bool) -> None:
         click.echo(f"    … and {done.good - len(done.shown)} more")
     if done.bad:
         lost = done.rows - done.good
-        click.echo(f"  {several(lost, 'row')} {'was' if lost == 1 else 'were'} left out:")
+        click.echo(f"  {several(lost, 'row')} {'was' if lost == 1 else 'were'} not imported:")
         for row in done.bad:
             click.echo(f"    {row.where}: {row.reason}")
         if done.rows - done.good > len(done.bad):

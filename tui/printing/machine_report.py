@@ -41,10 +41,10 @@ def targets(found: list[Target], as_json: bool) -> None:
     for d in documents:
         here = ", ".join(f"{name} {version}" for name, version in d["installed"].items())
         click.echo(f"{d['target']:<10} {d['about']} ({', '.join(d['tasks'])})")
-        click.echo(f"           {'here: ' + here if here else 'nothing of it in this interpreter'}")
+        click.echo(f"           {'here: ' + here if here else 'not installed in this interpreter'}")
         if d["missing"]:
             click.echo(f"           missing: {', '.join(d['missing'])}; {d['how']}")
         click.echo(f"           {'run against ' + d['proven'] if d['proven'] else 'unproven: never tested'}")
         for name, known in d["scripts"].items():
-            standing = f"run against {known['proven']}" if known["proven"] else "unproven: it was never run here"
+            standing = f"run against {known['proven']}" if known["proven"] else "unproven: never tested"
             click.echo(f"           script = '{name}': {known['about']}; {standing}")

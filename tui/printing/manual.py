@@ -14,7 +14,7 @@ _CODES = (
     ("2", "wrong usage or bad input"),
     ("3", "nothing feasible, or an invalid configuration"),
     ("130", "interrupted; everything measured is kept"),
-    ("141", "the reader of the output left, as head does; tune continues without a reader"),
+    ("141", "the program that reads the output exited, as head does; tune continues without it"),
 )
 _FILES = (
     ("$AUTOSCOUT_KB", "the knowledge base; by default autoscout/kb.duckdb in the XDG data directory"),

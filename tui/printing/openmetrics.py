@@ -42,7 +42,7 @@ def openmetrics(watch: WinnerWatch, session: str) -> bytes:
     if watch.moved:
         share = metric(Gauge, "alarm_share", "Evidence of a changed load or step time / the alarm threshold.")
         share.labels(session).set(watch.moved.share)
-    ratio = metric(Gauge, "now_ratio", "A number now / when the winner was tuned.", "number")
+    ratio = metric(Gauge, "now_ratio", "Present value / value when the winner was tuned.", "number")
     for name, value in watch.now.items():
         ratio.labels(session, name).set(value)
     metric(Counter, "changes", "How often the answer changed.").labels(session).inc(watch.changes)

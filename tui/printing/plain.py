@@ -176,7 +176,7 @@ class Progress:
 
     def _worth(self) -> str:
         o = self.outlook
-        return "" if o is None else f"; chance that one 1 % better is left: {o.chance:.0%}"
+        return "" if o is None else f"; chance that a 1 % better one is left: {o.chance:.0%}"
 
     def _measured(self, m: Measurement, what: str) -> None:
         c = cost(self.job.objective, m)
@@ -192,7 +192,7 @@ class Progress:
         share = m.conditions.get("foreign_cpu_share", 0.0)
         if share >= BUSY and not self.disturbed:
             self.disturbed = True
-            self.write(f"{_INDENT}other work took {share:.0%} of this machine's CPU time meanwhile")
+            self.write(f"{_INDENT}other processes took {share:.0%} of this machine's CPU time during this run")
         problem = m.evidence or (broken(self.job.objective, m) if c is None else "")
         if problem:
             self.write(f"{_INDENT}{problem}")

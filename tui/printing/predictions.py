@@ -40,7 +40,7 @@ def predicted(job: Job, found: Predicted) -> None:
         click.echo(f"  measured: {metric(job, found.measured)}, the prediction is {off:+.1%} off{why}")
     for bound in found.bounds:
         between = f"{number(bound.value)} ({number(bound.low)} to {number(bound.high)})"
-        click.echo(f"  {bound.text}: predicted {between}, which {'keeps' if bound.kept else 'breaks'} it")
+        click.echo(f"  {bound.text}: predicted {between}, {'met' if bound.kept else 'violated'}")
     click.echo("")
     rows = [
         (
@@ -85,14 +85,14 @@ def predicted(job: Job, found: Predicted) -> None:
         joules = f"{number(power.joules_per_token)} J {token} ({number(power.low)} to {number(power.high)})"
         click.echo(f"power of the devices: {number(power.watts)} W on average, {joules}")
     if found.shadow is not None:
-        click.echo(f"its shadow: {found.shadow.sentence}")
+        click.echo(f"shadow run (the framework's own code without a device): {found.shadow.sentence}")
 
 
 _BASES = {"table": "a measured table", "fit": "a fit to measured kernels", "guess": "a guess"}
 
 
 def _grounds(found: list[Ground]) -> Iterator[str]:
-    """Lines on the data on which the prediction rests, and its sources."""
+    """Lines on the data behind the components of the prediction, with the source of the data."""
     alike: dict[tuple[str, str], list[str]] = {}
     for one in found:
         alike.setdefault((one.basis, one.source), []).append(one.part)
@@ -110,9 +110,9 @@ def _of_a_step(model: str) -> bool:
 def ranked(job: Job, found: PredictedRanking) -> Ranked:
     """Prints the ranking; returns its first row. Rows that probably break a limit come last."""
     support = several(found.rows, "measured row") if found.rows else "no measured row"
-    risk = ", counting the chance to run out of memory as cost" if found.best[0].oom_probability is not None else ""
+    risk = "; the chance of running out of memory counts as cost" if found.best[0].oom_probability is not None else ""
     each = " of each layout" if found.layouts else ""
-    of = f"of {found.searched:,} configurations the best found{each}{risk}"
+    of = f"the best{each}, found among {found.searched:,} configurations{risk}"
     click.echo(f"{found.job}: predicted with {support} of this job; {of}\n")
     reference, rows = found.reference, list(found.best)
     if reference is not None and all(row.name != reference.name for row in rows):
@@ -140,14 +140,14 @@ def ranked(job: Job, found: PredictedRanking) -> Ranked:
     click.echo(table(cells, (gain, found.metric, "90 %", *room, "configuration")))
     if found.doubtful:
         fits = f"; {found.fits}" if found.fits else ""
-        click.echo(f"nothing is expected to meet the limits, so the likeliest are listed{fits}")
+        click.echo(f"no configuration is expected to meet the limits; those with the highest chance are listed{fits}")
     if found.unpriced:
         click.echo(_unpriced(found.unpriced))
     if reference is None:
-        why = "is not predicted, or predicted not to run or to break a constraint"
-        click.echo(f"{reference_of(job)} {why}: `autoscout predict` shows why")
+        why = "has no prediction, or is predicted to fail or to violate a constraint"
+        click.echo(f"{reference_of(job)} {why}; `autoscout predict` shows the reason")
     elif _breaks(reference) and not found.doubtful:
-        chance = f"it keeps them with a chance of {reference.kept_probability or 0:.0%}"
+        chance = f"the chance that it keeps them is {reference.kept_probability or 0:.0%}"
         click.echo(f"{reference_of(job)} probably breaks the limits: {chance}")
     elif rows[0].name == reference.name and not found.doubtful:
         click.echo(f"nothing is predicted to be better than {reference_of(job)}")
@@ -167,7 +167,7 @@ def _gain(job: Job, row: Ranked, base: Ranked) -> float:
 
 
 def _unpriced(knobs: list[str]) -> str:
-    return f"not included in these times, because no simulator knows the effect: {', '.join(knobs)}"
+    return f"no simulator models these knobs, so the times ignore their effect: {', '.join(knobs)}"
 
 
 def _room(gib: float | None, chance: float | None) -> list[str]:
@@ -234,10 +234,13 @@ def _unless(found: Predicted) -> str:
 
 
 def _support(found: Predicted) -> str:
-    others = f" ({found.other_rows} with other versions or devices are left out)" if found.other_rows else ""
+    others = f" ({found.other_rows} with different versions or devices are excluded)" if found.other_rows else ""
     if not found.rows:
         past = "".join(f", {several(n, 'row')} of {job}" for job, n in found.past.items())
-        return f"no measured row of this job{others}{past}; the members claim an error of {found.expected_error:.1%}"
+        return (
+            f"no measured row of this job{others}{past}; the simulators estimate their error as "
+            f"{found.expected_error:.1%}"
+        )
     rows = several(found.rows, "measured row")
     return f"error {found.expected_error:.1%} on held-out rows, fitted on {rows} of this job{others}"
 
@@ -247,7 +250,7 @@ def _memory(memory: PredictedMemory) -> str:
     if memory.device_gib is not None:
         text += f" of {number(memory.device_gib)}"
     if not math.isnan(memory.oom_probability):
-        text += f"; runs out of memory with {_chance(memory.oom_probability)}"
+        text += f"; {_chance(memory.oom_probability)} chance of running out of memory"
         low, high = memory.oom_range
         if high - low > _FAR:
             text += f" ({_chance(low)} to {_chance(high)}, depending on the software)"
@@ -296,7 +299,7 @@ def _by_group(scores: Scores, group: str, counts: Mapping[str, int]) -> str:
     errors = {name: [_share(scores.members[m].groups[group].get(name)) for m in best] for name in largest}
     rows = [(name, counts[name], *errors[name]) for name in largest]
     text = table(rows, (group, "rows", *best))
-    return text if len(counts) <= _MOST_GROUPS else f"{text}\nand {len(counts) - _MOST_GROUPS} more; --json has all"
+    return text if len(counts) <= _MOST_GROUPS else f"{text}\nand {len(counts) - _MOST_GROUPS} more; --json prints all"
 
 
 def _share(value: float | None) -> str:

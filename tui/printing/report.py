@@ -56,7 +56,7 @@ def dry_run(job: Job, as_json: bool) -> None:
         click.echo(f"✗ {problem}")
     for note in notes:
         click.echo(f"– {note}")
-    where = ", on each node (HEAD is the first one's address, NODE is 0, 1, …)" if "$HEAD" in command else ""
+    where = " on each node (HEAD is the first node's address, NODE is 0, 1, …)" if "$HEAD" in command else ""
     lines = command.splitlines()
     begun = "launched as: " if len(lines) == 1 and not where else f"launched as{where}:\n  "
     click.echo(begun + "\n  ".join(lines))
@@ -118,9 +118,9 @@ def best(found: Recommendation, rests: Lineage | None, as_json: bool) -> None:
 def _details(found: Recommendation, designed: bool) -> Iterator[str]:
     yield _standings(found, found.metric)
     if (present := found.present) is not None:
-        turns = "" if present.in_turns else ", not in turns with it"
+        turns = "" if present.in_turns else ", not in turns with the best"
         runs = several(present.measured.measurements, "run")
-        yield f"Your present launch took {present.ratio:.2f}× its cost ({runs}{turns})."
+        yield f"Your present launch cost {present.ratio:.2f}× as much as the best ({runs}{turns})."
     yield found.evidence
     if found.checkpoint:
         yield found.checkpoint
@@ -194,8 +194,8 @@ def measurement(job: Job, m: Measurement, as_json: bool) -> None:
         click.echo(f"  {slow.sentence}")
     if m.iterations_s:
         click.echo(f"  {'iterations':<18} {', '.join(number(t) for t in m.iterations_s)} s")
-    if m.losses and job.task != "serve":  # serving stores tokens of answers as `losses`
-        of_rl = job.task == "rl"  # stores rewards and losses in turn as `losses`
+    if m.losses and job.task != "serve":  # for serving, `losses` has tokens of answers
+        of_rl = job.task == "rl"  # `losses` of an RL job alternates between reward and loss
         if of_rl:
             click.echo(f"  {'first rewards':<18} {', '.join(f'{x:.4f}' for x in m.losses[::2])}")
         losses = m.losses[1::2] if of_rl else m.losses

@@ -10,9 +10,9 @@ from tui.printing.predictions import stacked
 from tui.text import number, table
 
 _LATENCIES = {
-    "ttft": "to the first token, ms",
-    "tpot": "each after it, ms",
-    "itl": "between two, ms",
+    "ttft": "time to first token, ms",
+    "tpot": "time per output token, ms",
+    "itl": "between two tokens, ms",
     "e2el": "whole answer, ms",
 }
 _COLUMNS = ("mean", "p50", "p90", "p99")
@@ -26,7 +26,7 @@ def served(found: ServingShadow) -> None:
     engines = f"{found.engines} engines" if found.engines > 1 else "one engine"
     click.echo(f"{found.name} on {found.world} devices, {engines}: {found.sentence}")
     versions = ", ".join(f"{package} {version}" for package, version in found.versions.items())
-    known = "; it was known" if found.cached else ""
+    known = "; stored by an earlier run" if found.cached else ""
     click.echo(f"  {versions}; {found.cpu_s:.1f} s of CPU{known}")
     if found.verdict != "starts":
         return

@@ -23,12 +23,14 @@ def shadow(found: Shadow) -> None:
         return
     click.echo(f"  90 % interval {number(found.low)} to {number(found.high)} GiB allocated; reserved {_gib(found)}")
     if found.imbalanced is not None:
-        click.echo(f"  with {OUT_OF_BALANCE:g} times the mean tokens at its experts: {number(found.imbalanced)} GiB")
+        click.echo(
+            f"  if its experts get {OUT_OF_BALANCE:g} times the mean number of tokens: {number(found.imbalanced)} GiB"
+        )
     if found.timed:
         click.echo("\nranks run alone on one device")
         click.echo(table([_timed_row(timed) for timed in found.timed], _TIMED))
     if found.step_s is not None:
-        how = "its measured kernels and priced collectives" if found.timed else "its priced kernels and collectives"
+        how = "measured kernels and predicted collectives" if found.timed else "predicted kernels and collectives"
         click.echo(f"\n{how}: {number(found.step_s)} s a step")
         click.echo(stacked(found.parts, "s"))
     fullest = found.ranks[0]
@@ -51,7 +53,7 @@ def shadow(found: Shadow) -> None:
         return
     click.echo(f"\nover the step ({fullest.micro_batches_traced} of {fullest.micro_batches} micro batches)")
     click.echo(timeline(fullest))
-    click.echo("\nthe largest at the peak")
+    click.echo("\nlargest tensors at the peak")
     click.echo(table([(tag, kind, number(_int(size) / GIB)) for tag, kind, size in fullest.largest[:_MOST]], _LARGEST))
     click.echo(f"\ncollectives of rank {fullest.rank}")
     sent = sorted(fullest.collectives, key=lambda c: -c[0] * c[4])[: 2 * _MOST]

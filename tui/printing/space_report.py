@@ -82,7 +82,7 @@ def space(job: Job, s: Space, count: bool, listed: int | None, graph: Path | Non
         click.echo("\n".join(names))
         return
     if graph is not None:
-        click.echo(f"{graph}: the knobs of {job.name} as a picture")
+        click.echo(f"wrote a picture of the knobs of {job.name} to {graph}")
         return
     acts = s.active()
     acting = [k for k in s.knobs if acts[k.name] is not False]

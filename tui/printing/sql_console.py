@@ -21,7 +21,7 @@ A query ends with ';' (or an empty line). Queries only read. Ctrl-C ends a runni
 
 def run(kb: Path, limit: int, form: str) -> None:
     _with_history()
-    click.echo(f"{kb}: read-only; .help explains, Ctrl-D ends", err=True)
+    click.echo(f"{kb}: read-only; .help lists commands, Ctrl-D quits", err=True)
     while (text := _read()) is not None:
         word, _, rest = text.partition(" ")
         try:

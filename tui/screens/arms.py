@@ -24,8 +24,9 @@ class ArmsPane(Pane):
     help = {
         "arms": "who proposes experiments, how often each won, and the gain for its cost",
         "dense coordinates": "the number that is being tuned, its direction and its step",
-        "tournament of tree orderings": "in which order the tree asks for knobs; orderings that find better ones stay",
-        "structures": "what was tried; visits, best and mean are of all below; enter opens a branch",
+        "tournament of tree orderings": "the order in which the tree branches on knobs; orderings that find better "
+        "configurations stay",
+        "structures": "what was tried; visits, best and mean are of the whole branch; enter opens a branch",
     }
 
     def compose(self) -> ComposeResult:

@@ -11,9 +11,9 @@ from tui.widgets.panel import Panel
 
 class ChecksPane(Pane):
     help = {
-        "predicted against measured": "one point per check; x: further off than allowed",
+        "predicted against measured": "one point per check; x: error above the limit",
         "fidelity": "whether simulators or runs answer now, and why",
-        "simulators": "error and weight of each simulator; weights come from runs that it had not seen",
+        "simulators": "error and weight of each simulator; weights come from runs that were not used to fit it",
         "where they fail": "settings where predictions are worse than elsewhere",
         "checks, newest first": "each prediction that was compared with a run",
     }

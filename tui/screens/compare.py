@@ -23,8 +23,8 @@ _OF_A_GATE = ("gate", "sessions", "jobs")
 class ComparePane(Pane):
     help = {
         "side by side": "the best ones and the default, or those marked by m; ~ is predicted, ± 95 %",
-        "which knob the gain comes from": "the way from the reference to the best, one knob after another",
-        "which knobs matter": "how much each knob alone changed, where two runs differ in it only",
+        "which knob the gain comes from": "steps from the reference to the best configuration, one knob at a time",
+        "which knobs matter": "the effect of each knob alone, from pairs of runs that differ only in it",
     }
 
     def compose(self) -> ComposeResult:
@@ -87,13 +87,13 @@ class ComparePane(Pane):
         text = Text(no_wrap=True, overflow="ellipsis")
         confirmed = self.state.confirmed
         if confirmed is not None and confirmed.winner == self.state.default and len(self._why["steps"]) > 1:
-            text.append("nothing is measurably faster than the default; to the fastest seen:\n", style="dim")
+            text.append("nothing is measurably faster than the default; steps to the fastest one:\n", style="dim")
         return text.append(comparing.ablation(self._why, width, self.ascii, self.state.seen))
 
     def _effects(self, width: int, height: int) -> Text:
         text = comparing.effects(self.state, width, height // 2, self.ascii)
         if self._why is not None and height > 5:
-            text.append("\nshare of the predicted differences, whole space\n", style="dim")
+            text.append("\nshare of the predicted variance over the whole space\n", style="dim")
             text.append(comparing.effects_of(self._why, width, height - text.plain.count("\n") - 1, self.ascii))
         return text
 

@@ -37,7 +37,7 @@ class Described(Message):
 class ExperimentsPane(Pane):
     help = {
         "experiments": "each run: how it ended, its value, memory and cost, who proposed it, what it changes",
-        "filter": "words that all must occur (ok, oom, tp2, SPARSE, limit …); - in front excludes",
+        "filter": "words that must all occur (ok, oom, tp2, SPARSE, limit …); a leading - excludes a word",
         "details": "the run under the cursor in full, with its command and its log; enter shows it alone",
     }
 

@@ -217,7 +217,7 @@ class KnowledgePane(Pane):
     async def _write(self, sql: str, file: Path) -> None:
         form = _FORMATS.get(file.suffix.lower())
         if form is None:
-            self._say(f"{file}: give it one of the endings {' '.join(_FORMATS)}")
+            self._say(f"{file}: the file name must end in one of {' '.join(_FORMATS)}")
             return
         everything = ("--format", form, "--out", str(file), "--limit", "1000000000")
         code, _, problem = await self._run_verb("sql", sql, *everything, on_wait=self._say)
@@ -305,7 +305,7 @@ class KnowledgePane(Pane):
         for past in self._similar["similar"]:
             branch.add_leaf(Text(_similar_label(past, self.ascii)), data=past)
         if not self._similar["similar"]:
-            branch.add_leaf("nothing like it was measured yet")
+            branch.add_leaf("no similar job was measured yet")
 
     def decide(self, past: dict[str, Any], accepted: bool) -> None:
         """Stores whether to use a past job for warm starts, for the next `tune --warm-start auto`."""

@@ -39,7 +39,9 @@ def evidence(state: State) -> Text:
         text.append("\n" + "\n".join(clauses(c.sentence)))
     elif c is not None and c.behind is not None and c.rival_name:
         sure = c.behind_low is not None and c.behind_low > 1
-        text.append(f"\nnext best {c.rival_name}: {c.behind:.3f}× its cost" + ("" if sure else ", within the noise"))
+        text.append(
+            f"\nnext best {c.rival_name}: {c.behind:.3f}× the best one's cost" + ("" if sure else ", within the noise")
+        )
     if c is None:
         text.append("\nnot re-measured yet: the session does this at its end", style="dim")
     return text

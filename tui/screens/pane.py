@@ -91,7 +91,7 @@ class Pane(Vertical):
 
 
 class Panes(ContentSwitcher):
-    """All screens of a session, of which one is visible."""
+    """All screens of a session; one of them is visible."""
 
     def __init__(self, session: Watched, first: str) -> None:
         super().__init__(initial=f"{first}-pane")
@@ -127,7 +127,8 @@ class Panes(ContentSwitcher):
         return self.pane
 
     def _coloured_anew(self) -> None:
-        """Notes that a new theme was only applied to the visible pane; others are restyled when they are opened."""
+        """Notes that a new theme was only applied to the visible pane; other panes are restyled when they are "
+        "opened."""
         self._coloured = {self.shown: self.app.theme}
 
     async def prepare(self) -> bool:

@@ -18,7 +18,7 @@ class TunePane(Pane):
     help = {
         "best so far": "each run, and the best value up to it; the dashed line is the reference",
         "budget": "how many experiments and how much time are spent, and how long is left",
-        "simulators": "how far their predictions are off, which decides whether they are used",
+        "simulators": "the simulators' error, which decides whether they are used",
         "arms": "who proposes experiments, how often each won, and the gain for its cost",
         "2×2 grid": "old and new structure at old and new point; ~ is predicted, Δ what a change saves",
         "best against default": "the settings that the best one changes; once the session has ended, its verdict",

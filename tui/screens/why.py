@@ -19,7 +19,7 @@ class WhyPane(Pane):
         "is anything better left": "the chance that something better is left, and the gain expected from more runs",
         "expected and achieved gains": "the gain that each arm expected of its proposals, and the measured gain",
         "results by fidelity": "how many configurations were measured, and how many only predicted",
-        "Pareto front": "configurations that no other beats in every objective",
+        "Pareto front": "Pareto-optimal configurations: none is better in every objective",
     }
 
     def compose(self) -> ComposeResult:

@@ -247,7 +247,7 @@ class NewJob(Screen[Path]):
     def _onwards(self) -> None:
         """Enter in an input moves the focus to "start"; a second enter starts, even before the focus has moved."""
         if self.draft is None:
-            self._say("first give a model or a command that is known")
+            self._say("first enter a known model or command")
         elif self._submitted == self.draft.text:
             self.action_start()
         else:
@@ -259,7 +259,7 @@ class NewJob(Screen[Path]):
         """Starts the session once the check of the present draft has passed."""
         text = "" if self.job_file else self.draft.text if self.draft else None
         if text is None:
-            self._say("first give a model or a command that is known")
+            self._say("first enter a known model or command")
             self.query_one("#source").focus()
             return
         if self._found is None or text != self._checked:

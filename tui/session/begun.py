@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kb.records import Job
 
 _START_S = 60.0
-ANEW = "tune its job again, which begins with what is known"
+ANEW = "tune its job again, which reuses what is known"
 
 
 def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
@@ -56,7 +56,7 @@ def give_hints(kb: Path, job: "Job", hints: Path) -> str:
     try:
         lines = hints.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise AutoscoutError(f"{hints}: cannot be read as ideas ({error})", 2) from error
+        raise AutoscoutError(f"{hints}: cannot be read as proposals ({error})", 2) from error
     for number, line in enumerate(lines, start=1):
         words, _, why = line.partition("#")
         if words.split():

@@ -69,7 +69,7 @@ def remaining(state: State) -> Left | None:
 
 
 def _after_two(state: State, finalists: int) -> int:
-    """Number of measurements in possible rounds after the first two, of which there are none on a quiet machine."""
+    """Number of measurements in possible rounds after the first two; 0 on a quiet machine."""
     assert state.job is not None
     job, runs = state.job, (r for r in state.runs if r.configuration == state.default and r.purpose != "confirm")
     costs = [c for r in runs if r.measurement and (c := cost(job.objective, r.measurement)) is not None]
@@ -77,7 +77,7 @@ def _after_two(state: State, finalists: int) -> int:
 
 
 def to_confirm(state: State) -> int:
-    """Number of measurements in the first two rounds, in each of which the reference is measured twice."""
+    """Number of measurements in the first two rounds; each round measures the reference twice."""
     finalists = _to_confirm(state)
     return _ROUNDS * (finalists + (finalists > 0))
 

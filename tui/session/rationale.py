@@ -4,7 +4,7 @@ import msgspec
 
 from kb.journal import AnyEvent, Believed, Decided, Outlook, Rewarded
 
-_PENDING = 16  # number of recent proposals among which the one is searched to which a reward belongs
+_PENDING = 16  # number of recent proposals that are searched for the one to which a reward belongs
 
 
 class Promise(msgspec.Struct, kw_only=True):

@@ -101,7 +101,7 @@ class Remote:
         if given_up.is_set():
             self._ssh.wait()
             raise AutoscoutError(
-                f"{host}: it was reached, but sent nothing for {4 * silent_s:.0f} s; does it have {there}?"
+                f"{host}: the host was reached, but sent nothing for {4 * silent_s:.0f} s; is {there} installed on it?"
             )
         if not first:
             raise AutoscoutError(f"{host}: {self._complaint()}", 2 if self._ssh.returncode == 2 else 1)
@@ -159,7 +159,7 @@ class Remote:
                 timeout=20,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
-            raise AutoscoutError(f"{self.host} does not answer: {order.what} may not have reached it") from error
+            raise AutoscoutError(f"{self.host} does not answer: the order {order.what} may not have arrived") from error
         if done.returncode:
             raise AutoscoutError(f"{self.host}: {_sentence(done.stderr)}")
 
@@ -223,4 +223,5 @@ def _running(line: bytes, before: str) -> str:
 
 def _sentence(output: bytes) -> str:
     lines = plain(output.decode(errors="replace").replace("\r\n", "\n")).strip().splitlines()
-    return lines[-1].removeprefix("autoscout: ") if lines else ""
+    errors = [line for line in lines if not line.startswith("try: ")]
+    return errors[-1].removeprefix("autoscout: ") if errors else ""

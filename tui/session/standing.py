@@ -31,7 +31,7 @@ REASONS = {
     "failures": "as many runs failed as the job allows",
     "device_time": "the budget of device time is spent",
     "converged": "no improvement for a long time",
-    "settled": "probably nothing at least 1 % better is left",
+    "settled": "probably no configuration is at least 1 % better",
     "exhausted": "every configuration of the space was tried",
     "interrupted": "interrupted",
     "failed": "failed",
@@ -74,7 +74,7 @@ def standing(state: State, alive: bool | None, read: float = 1.0, message: str =
         output = f" Its last message: {message}" if message else ""
         return Standing(
             "crashed",
-            "its process is gone",
+            "the session's process is gone",
             f"{state.searched} experiments are kept.{lost}{output}\ncontinue it:  {resume}",
         )
     if state.waiting is not None:
@@ -99,7 +99,7 @@ def _ended(state: State, message: str, resume: str) -> Standing:
     if over.reason == "interrupted":
         return Standing("interrupted", "ended: interrupted", f"everything measured is kept; continue it:  {resume}")
     cut = over.reason == "wall" and state.confirmed is not None and not state.confirmed.decided
-    advice = f"nothing is proven; a longer limit continues the final rounds:  {resume} --wall 2h" if cut else ""
+    advice = f"nothing is proven yet; continue the final rounds with a longer limit:  {resume} --wall 2h" if cut else ""
     return Standing("ended", f"ended: {REASONS.get(over.reason, over.reason)}", advice)
 
 
@@ -125,7 +125,7 @@ def _silent(state: State) -> Standing | None:
     if silence <= allowed or (state.phase == "starting" and not state.running and silence <= max(120.0, wall / 10)):
         return None
     ran = f"the experiment should have ended after {state.job.launch.timeout_s:g} s" if state.running else (
-        "no experiment runs; it may be fitting a model of a large space, or hang"
+        "no experiment runs; the engine may fit a model of a large space, or hang"
     )  # fmt: skip
     return Standing(
         "silent",

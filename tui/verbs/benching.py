@@ -18,7 +18,7 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
 @click.command()
 @click.option("--table", metavar="FILE", type=PATH, help="Measured rows: .csv, .csv.gz, .parquet.")
 @click.option("--job", metavar="JOB.toml", type=PATH, help="The analytic model of that job.")
-@click.option("--paper", is_flag=True, help="The evaluation of the AutoScout paper, ours compared with theirs.")
+@click.option("--paper", is_flag=True, help="The evaluation of the AutoScout paper: our results next to the paper's.")
 @click.option("--figures", metavar="4,8", help="With --paper: only these figures.")
 @click.option("--metric", metavar="COLUMN", help="What is optimized (with --table).")
 @click.option("--goal", type=click.Choice(["min", "max"]), help="min: lower is better; max: higher (with --table).")
@@ -26,17 +26,19 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
 @click.option(
     "--sparse", metavar="A,B", help="Knobs that are choices. Default: names, switches, and numbers with two values."
 )
-@click.option("--dense", metavar="A,B", help="Knobs that are ordered numbers. Default: the others.")
+@click.option("--dense", metavar="A,B", help="Knobs that are ordered numbers. Default: all knobs that are not choices.")
 @click.option("--where", metavar="SQL", help="Only rows for which this predicate holds.")
 @click.option("--group-by", metavar="A,B", help="One landscape for each value of these columns.")
-@click.option("--status", metavar="COLUMN", help="Rows where it is not `ok` are failures, which cost an evaluation.")
+@click.option(
+    "--status", metavar="COLUMN", help="Status of a row: all but `ok` are failures, which cost an evaluation."
+)
 @click.option("--cost", metavar="COLUMN", help="What one experiment costs, e.g. GPU seconds.")
 @click.option(
     "--simulator",
     "simulators",
     metavar="COLUMN",
     multiple=True,
-    help="Predictions that cost nothing, for every row. With --job: good, biased or linear; good+80 adds noise.",
+    help="A simulator's prediction of every row. With --job: good, biased or linear; good+80 adds noise.",
 )
 @click.option("--noise", type=NumberRange(0, 2), default=0.0, show_default=True, help="Lognormal noise on each result.")
 @click.option(
@@ -62,8 +64,8 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
     metavar="N",
     help="With --table: add this many switches without effect.",
 )
-@click.option("--as-sessions", is_flag=True, help="Runs end like sessions: when settled, or long without a gain.")
-@click.option("--out", "--resume", "folder", metavar="FOLDER", type=PATH, help="Keep finished runs.")
+@click.option("--as-sessions", is_flag=True, help="End runs as sessions end: if settled, or after long without a gain.")
+@click.option("--out", "--resume", "folder", metavar="FOLDER", type=PATH, help="Keep and reuse finished runs.")
 @click.option("--markdown", is_flag=True, help="Tables as Markdown.")
 @common
 def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as_json: bool, **options: Any) -> None:
@@ -88,7 +90,7 @@ def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as
     else:
         assert job is not None
         if given := [name for name in _TABLE_ONLY if options[name]]:
-            raise click.UsageError(f"{_option(given[0])} is about the columns of a --table")
+            raise click.UsageError(f"{_option(given[0])} names a column, so it needs --table")
         found = asked.of_job(load_job(job), options)
     click.echo(asked.compared(*found, _STRATEGIES, options, as_json, note, progress, text.table))
 

@@ -29,7 +29,7 @@ def calibrate(quick: bool, interpreter: str, name: str, kb: Path | None, as_json
     from autoscout.machine.calibrate import calibrate, write
 
     if name and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
-        raise click.UsageError(f"--name '{name}' becomes a file: use letters, digits, '.', '_' and '-' only")
+        raise click.UsageError(f"--name '{name}' becomes a file name; use letters, digits, '.', '_' and '-' only")
     python = shlex.split(interpreter) or [sys.executable]
     found = calibrate(python, name, quick, note)
     folder = kb.parent / "hardware" if kb else own_folder()
@@ -56,7 +56,7 @@ def _report(found: "Calibration", path: Path, as_json: bool) -> None:
     for i, ranks in enumerate(hw["island"]["ranks"]):
         curve = hw["island"]["all_reduce"]
         rows.append([f"all-reduce, {ranks} ranks", number(curve["bus_gb_s"][i]), "GB/s"])
-        rows.append([f"all-reduce, {ranks} ranks, least", number(curve["latency_us"][i]), "µs"])
+        rows.append([f"all-reduce, {ranks} ranks, latency", number(curve["latency_us"][i]), "µs"])
     click.echo(f"{hw['name']} as '{found.device}', measured in {found.took_s:.0f} s")
     click.echo(table(rows, ["", "measured", "unit"]))
     errors = ", ".join(f"{name} {error:.0%}" for name, error in found.errors.items())

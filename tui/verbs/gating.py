@@ -26,13 +26,20 @@ _WHEELS = click.option("--wheels", metavar="FOLDER", default="", help="Install p
     "percent",
     metavar="PERCENT",
     type=NumberRange(0.0),
-    help="Allowed slowdown in per cent; 1 by default, for a SESSION alone 0.",
+    help="Allowed slowdown in per cent. Default: 1, but 0 for a SESSION without B.",
 )
-@click.option("--pairs", "limit", type=click.IntRange(4, 200), default=40, show_default=True, help="Pairs at most.")
+@click.option(
+    "--pairs",
+    "limit",
+    type=click.IntRange(4, 200),
+    default=40,
+    show_default=True,
+    help="Largest number of pairs of runs.",
+)
 @click.option("--wall", metavar="TIME", default="", help="End undecided after this time, such as 20m.")
 @click.option("--retune", is_flag=True, help="Tune each side first, and compare the two winners.")
 @click.option("--junit", metavar="FILE.xml", type=PATH, help="Also write the verdict as a JUnit test.")
-@click.option("--markdown", metavar="FILE.md", type=PATH, help="Also write it as Markdown for a pull request.")
+@click.option("--markdown", metavar="FILE.md", type=PATH, help="Also write the verdict as Markdown for a pull request.")
 @_WHEELS
 @common
 def gate(
@@ -51,7 +58,7 @@ def gate(
 ) -> None:
     """Is B slower than A? Runs both in turns until that is decided, and checks that they compute the same.
 
-    A side is a job file, a session (its winner), or with --job what it changes: python=PATH, commit=REVISION,
+    A side is a job file, a session (its winner), or, with --job, a change of that job: python=PATH, commit=REVISION,
     PACKAGE==VERSION, prefix="docker exec NAME", KNOB=VALUE …, or "" for the unchanged job. A SESSION alone: is its
     winner faster than its reference?
 
@@ -89,8 +96,21 @@ def gate(
 @click.argument("bad", metavar="BAD")
 @_JOB
 @click.option("--versions", metavar="A,B,…", default="", help="Versions of PACKAGE between GOOD and BAD.")
-@click.option("--pairs", "limit", type=click.IntRange(1, 1000), default=40, show_default=True, help="Pairs at most.")
-@click.option("--sure", type=NumberRange(0.5, 0.999), default=0.95, show_default=True, help="End at this probability.")
+@click.option(
+    "--pairs",
+    "limit",
+    type=click.IntRange(1, 1000),
+    default=40,
+    show_default=True,
+    help="Largest number of pairs of runs.",
+)
+@click.option(
+    "--sure",
+    type=NumberRange(0.5, 0.999),
+    default=0.95,
+    show_default=True,
+    help="Stop when one change has this probability.",
+)
 @_WHEELS
 @common
 def bisect(

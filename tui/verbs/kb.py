@@ -120,10 +120,16 @@ def similar(what: str, accept: str | None, reject: str | None, count: int, kb: P
     "maps",
     metavar="COLUMN=NAME",
     multiple=True,
-    help="The meaning of a column: a knob, a metric, status, cost_s …; - leaves it out, + keeps it.",
+    help="The meaning of a column: a knob, a metric, status, cost_s …; - ignores it, + keeps it.",
 )
-@click.option("--set", "sets", metavar="KNOB=VALUE", multiple=True, help="A knob that all rows have in common.")
-@click.option("--unit", "units", metavar="COLUMN=UNIT", multiple=True, help="us, ms, s, min, h; bytes, mib, gib …")
+@click.option("--set", "sets", metavar="KNOB=VALUE", multiple=True, help="A knob's value in all rows.")
+@click.option(
+    "--unit",
+    "units",
+    metavar="COLUMN=UNIT",
+    multiple=True,
+    help="A column's unit: us, ms, s, min, h; bytes, mib, gib …",
+)
 @click.option("--reader", help="Reader of the file; by default detected.")
 @click.option("--dry-run", is_flag=True, help="Say what would be imported, and store nothing.")
 @common
@@ -156,7 +162,7 @@ def kb_() -> None:
 @kb_.command()
 @common
 def info(kb: Path | None, as_json: bool) -> None:
-    """Show what is in it: sizes, counts and versions."""
+    """Show sizes, counts and versions of the knowledge base."""
     from kb import care
     from tui.printing import kb_report
 
@@ -199,8 +205,8 @@ def redact(kb: Path | None, as_json: bool) -> None:
 @click.argument("journals", metavar="[JOURNAL]...", nargs=-1, type=PATH)
 @common
 def ingest(journals: tuple[Path, ...], kb: Path | None, as_json: bool) -> None:
-    """Import journals and imports. By default: all of this knowledge base; what is already there changes nothing. The
-    exit code is not 0 if something could not be imported."""
+    """Store new events of journals (default: all of this knowledge base) and new imports; stored ones are skipped. The
+    exit code is not 0 if something could not be stored."""
     from kb import store
     from tui.printing import kb_report
 
@@ -225,7 +231,7 @@ def ingest(journals: tuple[Path, ...], kb: Path | None, as_json: bool) -> None:
 @click.option("--sign", "key", type=PATH, envvar="AUTOSCOUT_SIGN_KEY", help="An ssh key that signs your files.")
 @common
 def push(lake: str, data: Path | None, key: Path | None, kb: Path | None, as_json: bool) -> None:
-    """Add to a lake what it lacks. Repeating it changes nothing; entries in a lake never change."""
+    """Add sessions and imports to a lake (a shared folder) that lacks them. Entries in a lake never change."""
     from kb.sharing import places
     from tui.printing import kb_report
 
@@ -236,7 +242,7 @@ def push(lake: str, data: Path | None, key: Path | None, kb: Path | None, as_jso
 @click.argument("lake", metavar="FOLDER|postgres://…", type=GivenPath())
 @common
 def pull(lake: str, kb: Path | None, as_json: bool) -> None:
-    """Take from a lake what is not here yet; incomplete files are skipped."""
+    """Store sessions and imports of a lake that are not stored here yet; incomplete files are skipped."""
     from kb.sharing import places
     from tui.printing import kb_report
 
@@ -246,12 +252,12 @@ def pull(lake: str, kb: Path | None, as_json: bool) -> None:
 @kb_.command()
 @click.argument("author", required=False)
 @click.argument("level", required=False, type=click.Choice(["answer", "hint", "ignore"]))
-@click.option("--key", type=PATH, help="Their public ssh key: a file that ends with .pub.")
+@click.option("--key", type=PATH, help="The author's public ssh key: a file that ends with .pub.")
 @common
 def trust(author: str | None, level: str | None, key: Path | None, kb: Path | None, as_json: bool) -> None:
     """Set how much an author's measurements count; without a name, list the authors. `unsigned`: signed by nobody.
 
-    answer: like your own measurements; hint (the default): worth trying, but no answer; ignore: not used.
+    answer: like your own measurements; hint (the default): only ideas for what to try; ignore: not used.
     """
     from kb.sharing import author_trust as trusting
     from kb.sharing import signatures
@@ -281,12 +287,12 @@ def backup(copy: Path, kb: Path | None, as_json: bool) -> None:
 @click.argument("copy", metavar="FILE", type=PATH)
 @common
 def restore(copy: Path, kb: Path | None, as_json: bool) -> None:
-    """Replace the knowledge base by a backup, then add what only journals and imports hold; keep the old file."""
+    """Replace the knowledge base by a backup, then add what only journals and imports contain; the old file is kept."""
     from kb import care
     from tui.printing import kb_report
 
     new, aside = care.restore(kb_path(kb), copy)
-    kept = f"; the file that was there is {aside}" if aside else ""
+    kept = f"; the previous file is now {aside}" if aside else ""
     document = {"new": new, "aside": str(aside) if aside else None}
     kb_report.say(document, f"restored; {new} measurements came from journals and imports{kept}", as_json)
 
@@ -295,12 +301,12 @@ def restore(copy: Path, kb: Path | None, as_json: bool) -> None:
 @click.argument("sessions", metavar="[SESSION]...", nargs=-1, shell_complete=session_names)
 @click.option("--host", help="Every session that ran on this host.")
 @click.option("--import", "imported", metavar="ID", help="An import; `autoscout sql 'FROM imports'` lists them.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @common
 def forget(
     sessions: tuple[str, ...], host: str | None, imported: str | None, yes: bool, kb: Path | None, as_json: bool
 ) -> None:
-    """Remove sessions, an import or all of a host: rows, journals, experiment folders and files."""
+    """Remove sessions, an import, or all sessions of a host: rows, journals, folders and files."""
     from kb import forget as forgetting
     from tui.printing import kb_report
 
@@ -319,7 +325,7 @@ def forget(
 @click.argument("sessions", metavar="[SESSION]...", nargs=-1, shell_complete=session_names)
 @common
 def undelete(sessions: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
-    """Take forgotten sessions and imports out of the trash again; without a name, list what is in it."""
+    """Restore forgotten sessions and imports from the trash; without a name, list the trash."""
     from kb import forget as forgetting
     from tui.printing import kb_report
 

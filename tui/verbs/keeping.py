@@ -21,7 +21,7 @@ _FOR = click.option("--for", "duration", metavar="TIME", default="60s", show_def
 @click.command()
 @click.argument("server", metavar="URL")
 @_FOR
-@click.option("--out", metavar="FILE.toml", type=PATH, help="Write it to this file instead of printing it.")
+@click.option("--out", metavar="FILE.toml", type=PATH, help="Write the [traffic] to this file instead of printing it.")
 @common
 def trace(server: str, duration: str, out: Path | None, kb: Path | None, as_json: bool) -> None:
     """Make a job's [traffic] from a running vLLM: how many requests arrive, with which lengths, and which share of
@@ -39,7 +39,7 @@ def trace(server: str, duration: str, out: Path | None, kb: Path | None, as_json
     traffic = traffic_of(load)
     note(f"{load.requests} requests in {load.seconds:.0f} s; {load.running:.0f} running, {load.waiting:.0f} waiting")
     if load.waiting > load.running:
-        note("more requests wait than run: the rate is what the server finishes, but more arrive")
+        note("more requests wait than run, so the measured rate is below the rate of arrivals")
     if as_json:
         document(load)
         return
@@ -54,7 +54,7 @@ def trace(server: str, duration: str, out: Path | None, kb: Path | None, as_json
 @click.argument("session", shell_complete=session_names)
 @click.argument("source", metavar="URL|LOG")
 @_FOR
-@click.option("--watch", is_flag=True, help="Look until Ctrl-C, and report once when the answer changes.")
+@click.option("--watch", is_flag=True, help="Keep looking until Ctrl-C, and report each change of the answer.")
 @click.option("--openmetrics", metavar="FILE", type=PATH, help="With --watch: also write the state to this file.")
 @common
 def when(
@@ -72,7 +72,7 @@ def when(
     from tui.printing.document import document
 
     if openmetrics and not watch:
-        raise click.UsageError("--openmetrics goes with --watch")
+        raise click.UsageError("--openmetrics needs --watch")
     path = kb_path(kb)
     winner = looked.winner_of(path, session)
     served = source.startswith(("http://", "https://"))
@@ -109,7 +109,7 @@ def _watched(session: str, watch: "ServerWatch | LogWatch", source: str, file: P
             said = str(error)
         if watch.restarts > restarts:
             restarts = watch.restarts
-            note("the server or the log restarted, which is no change of the winner; watching continues")
+            note("the server or the log restarted; the answer does not change, and watching continues")
         time.sleep(EVERY_S)
 
 

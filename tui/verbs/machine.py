@@ -35,14 +35,16 @@ def doctor(job_file: Path | None, exclude: Path | None, kb: Path | None, as_json
 
 @click.command()
 @click.argument("job_file", metavar="[JOB.toml]", required=False, type=PATH)
-@click.option("--audit", "audited", is_flag=True, help="Compare what the engine itself accepts with our catalog.")
+@click.option(
+    "--audit", "audited", is_flag=True, help="Compare the arguments that the engine accepts with our catalog."
+)
 @click.option("--draft", metavar="--FLAG", multiple=True, help="Print a catalog row for a flag that no knob sets.")
 @common
 def targets(job_file: Path | None, audited: bool, draft: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
     """List what can be tuned here: each target with its installed versions, and what is missing.
 
-    --audit and --draft read the options of the job's engine, in its own interpreter and without a GPU (without a job:
-    of Megatron-core in this interpreter). Exit code 1: the engine refuses or changes what AutoScout would launch."""
+    With --audit or --draft, compares the engine of a job (without a job: Megatron-core in this interpreter) with our
+    catalog, without a GPU. Exit code 1: the engine refuses or changes arguments that we would pass."""
     from autoscout.targets.target import names, target, target_of
     from tui.printing import audit_report, machine_report
 
@@ -56,7 +58,7 @@ def targets(job_file: Path | None, audited: bool, draft: tuple[str, ...], kb: Pa
             audit_report.audit(found, as_json)
         return
     if job_file:
-        raise click.UsageError("a job needs --audit or --draft")
+        raise click.UsageError("JOB.toml needs --audit or --draft")
     machine_report.targets([target(name) for name in names()], as_json)
 
 
@@ -81,7 +83,9 @@ def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -
         name, text, notes = _asked()
         out = out or Path(f"{name}.toml")
     elif not given:
-        raise click.UsageError("give what you run today, after --, or a file: a script, an sbatch file, config.json")
+        raise click.UsageError(
+            "pass the command that you run today after --, or a file: a script, an sbatch file or config.json"
+        )
     else:
         if given[0].startswith("-"):
             raise click.NoSuchOption(given[0])
@@ -130,7 +134,7 @@ def _asked() -> tuple[str, str, list[str]]:
 @click.argument("job_file", metavar="JOB.toml", type=PATH)
 @common
 def check(job_file: Path, kb: Path | None, as_json: bool) -> None:
-    """Check a job before anything is spent: what runs it, devices, memory, noise, minutes."""
+    """Check a job before anything is spent: interpreter, devices, memory, noise, minutes."""
     from autoscout.machine.preflight import preflight
     from tui.printing import machine_report
     from tui.text import program

@@ -116,7 +116,7 @@ def leave(kb: Path, session: str, began: float, train: bool) -> None:
     best_id = best_of_session(kb, session).best.configuration
     best = next((m for m in reversed(measured) if m.configuration.knobs == best_id and m.status == "ok"), None)
     results = artefacts.write(job, Path.cwd(), measured, best, dates.now() - began)
-    note(f"wrote {results}, {artefacts.OPTIMAL} and cmd_optimal.txt among them")
+    note(f"wrote results to {results}, including {artefacts.OPTIMAL} and cmd_optimal.txt")
     if train and best is not None:
         line = (results / "cmd_optimal.txt").read_text()
         note(f"training with the winner: {line.strip()}")

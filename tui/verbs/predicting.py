@@ -20,9 +20,21 @@ _MORE_THAN_NOTHING = NumberRange(min=0, min_open=True)
 @click.option(
     "--best", "count", metavar="N", type=click.IntRange(1), help="Rank the space: the best N, one of each layout."
 )
-@click.option("--usd", metavar="DOLLARS", type=_MORE_THAN_NOTHING, help="Stack: the fastest cluster for this money.")
-@click.option("--watts", metavar="W", type=_MORE_THAN_NOTHING, help="Stack: the fastest cluster within this power.")
-@click.option("--today", metavar="JOB.toml", type=PATH, help="Stack: a measured job that corrects predictions.")
+@click.option(
+    "--usd",
+    metavar="DOLLARS",
+    type=_MORE_THAN_NOTHING,
+    help='With target = "stack": the fastest cluster for this money.',
+)
+@click.option(
+    "--watts",
+    metavar="W",
+    type=_MORE_THAN_NOTHING,
+    help='With target = "stack": the fastest cluster within this power.',
+)
+@click.option(
+    "--today", metavar="JOB.toml", type=PATH, help="With --usd or --watts: a measured job that corrects predictions."
+)
 @common
 def predict(
     job_file: Path | None,
@@ -37,9 +49,9 @@ def predict(
 ) -> None:
     """Predict a configuration: each simulator, their ensemble with its error, memory and time by component.
 
-    Knobs not given follow the reference. --best N ranks the whole space instead (or its part with the given knobs),
-    without a device. --against TABLE (CSV, .csv.gz or Parquet) scores the simulators. --usd or --watts: which cluster
-    to buy for a job of target = "stack", and what remains uncertain.
+    Omitted knobs keep the reference's values. --best N ranks the whole space instead (or its part with the given
+    knobs), without a device. --against TABLE (CSV, .csv.gz or Parquet) scores the simulators. --usd or --watts: which
+    cluster to buy for a job of target = "stack", and what remains uncertain.
     """
     if against is not None:
         if job_file is not None:
@@ -53,11 +65,11 @@ def predict(
         return
     if usd is not None or watts is not None:
         if assignments:
-            raise click.UsageError("a budget chooses the cluster itself; limit knobs in the job's [space] instead")
+            raise click.UsageError("--usd and --watts choose the cluster; limit knobs in the job's [space] instead")
         _buy(job_file, usd, watts, today, kb, as_json)
         return
     if today is not None:
-        raise click.UsageError("--today corrects what a budget buys; give --usd or --watts too")
+        raise click.UsageError("--today needs --usd or --watts")
     from autoscout.space.explain import parse
     from autoscout.targets.jobs import JobSpace
     from autoscout.tuning import predict as predicting

@@ -13,7 +13,7 @@ from tui.options import PATH, common, kb_path, note
     "--device-time",
     default="0s",
     show_default=True,
-    help="Devices × time a day for all sessions that agents begin, such as 2h; 0s: they begin none.",
+    help="Devices × time a day for all sessions that agents begin, such as 2h; 0s: agents begin none.",
 )
 @click.option("--http", "port", type=click.IntRange(1, 65535), help="On 127.0.0.1 at this port, instead of stdio.")
 @click.option("--guide", is_flag=True, help="Print what a coding agent has to know, for an AGENTS.md, and exit.")

@@ -14,7 +14,7 @@ from tui.options import PATH, NumberRange, common, kb_path, load_job
 @click.option(
     "--timeout", "limit_s", metavar="SECONDS", type=NumberRange(min=1), default=300, help="Time limit in seconds."
 )
-@click.option("--fresh", is_flag=True, help="Trace again, even if a trace is stored.")
+@click.option("--fresh", is_flag=True, help="Trace again, even if results are stored.")
 @click.option("--parts", is_flag=True, help="Compose the shadow from small jobs' traces, which configurations share.")
 @click.option(
     "--one-device", is_flag=True, help="Also run these ranks on one device: real kernels, predicted communication."
@@ -22,7 +22,7 @@ from tui.options import PATH, NumberRange, common, kb_path, load_job
 @click.option(
     "--lose", metavar="ENGINE@SECONDS", multiple=True, help="Serving: an engine fails this many seconds into the load."
 )
-@click.option("--anyway", is_flag=True, help="Ask the framework even if the space's rules forbid it.")
+@click.option("--anyway", is_flag=True, help="Run even if the space's rules forbid the configuration.")
 @common
 def shadow(
     job_file: Path,
@@ -40,8 +40,8 @@ def shadow(
     """Run the framework's own code for a configuration, without a GPU: does it start and fit, what does it communicate?
 
     For training, one rank of each different pipeline stage is traced on this CPU, for a job of any size. For serving,
-    the schedulers and KV caches of all engines run under the job's load, and only their step times are predicted. Knobs
-    not given follow the expert default. Exit code 3: it does not start, or does not fit.
+    the schedulers and KV caches of all engines run under the job's load, and only their step times are predicted.
+    Omitted knobs keep the expert default's values. Exit code 3: it does not start, or does not fit.
     """
     import json
 
@@ -65,9 +65,9 @@ def shadow(
     name = space.name(configuration)
     kind = target_of(job)
     if parts and ranks:
-        raise AutoscoutError("--parts composes every stage that differs; omit --rank, or trace it without --parts", 2)
+        raise AutoscoutError("--parts composes all different stages; omit --rank, or trace the rank without --parts", 2)
     if one_device and (parts or ranks):
-        raise AutoscoutError("--one-device runs a rank of every stage that differs; omit --parts and --rank", 2)
+        raise AutoscoutError("--one-device runs one rank of each different stage; omit --parts and --rank", 2)
     remembered = None if fresh else kb_path(kb)
     losses = [_loss(text) for text in lose]
     asked = ShadowAsked(job, configuration, name, remembered, limit_s, list(ranks), parts=parts, losses=losses)

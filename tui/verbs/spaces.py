@@ -19,7 +19,7 @@ def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, k
     from tui.printing import space_report
 
     if graph is not None and graph.suffix not in ("", ".svg"):
-        raise click.UsageError(f"--graph {graph}: the picture is an SVG; call it {graph.stem}.svg")
+        raise click.UsageError(f"--graph {graph}: the file name must end in .svg, such as {graph.stem}.svg")
     job = load_job(job_file)
     for sentence in notes(job):
         note(sentence)

@@ -124,7 +124,7 @@ def tune(
     began, asked = dates.now(), of_ds_config.Asked(**ds_options)
     of_config = job_file is not None and job_file.suffix == ".json"
     if asked.given and not of_config:
-        raise click.UsageError("--script, --gpus, --hostfile, --python, --loss and --train go with a ds_config.json")
+        raise click.UsageError("--script, --gpus, --hostfile, --python, --loss and --train need a ds_config.json")
     if of_config and job_file is not None:
         if detach:
             raise click.UsageError("a ds_config is tuned here; to --detach, name the job file that it makes")
@@ -135,7 +135,7 @@ def tune(
         stored = store.session_started(path, resume).job
         job = with_budget(session.with_secrets(stored, _checked_job(job_file, stored)), profiles, wall)
         if profiles is not None and searched(store.journalled(path, resume)):
-            raise click.UsageError(f"{resume} no longer searches, so --profiles comes too late; {ANEW}")
+            raise click.UsageError(f"the search of {resume} has ended, so --profiles has no effect; {ANEW}")
     elif job_file is None:
         raise click.UsageError(_NO_JOB)
     else:
@@ -150,7 +150,7 @@ def tune(
         from autoscout.deploy.session_script import script
 
         if kept is None or of_config:
-            raise click.UsageError("--as goes with a job file")
+            raise click.UsageError("--as needs a job file")
         options = _as_given("form", "kb", "no_tui", "verbose", "job_file", "detach", "as_json")
         text = script(form, job, kept, path, options)
         click.echo(json.dumps({"form": form, "script": text}) if as_json else text, nl=as_json)
@@ -183,7 +183,7 @@ def tune(
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
 @common
 def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
-    """Run one experiment, measured and stored; knobs not given follow the reference."""
+    """Run one experiment, measured and stored; omitted knobs keep the reference's values."""
     from autoscout.tuning import loop, session
     from tui.printing import report
 
@@ -208,7 +208,9 @@ def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
     type=PATH,
     help="Write all of a session to one HTML file that can be sent; recorded journals (FILE.jsonl), too.",
 )
-@click.option("--evidence", is_flag=True, help="Also show every measurement, person, machine and simulator behind it.")
+@click.option(
+    "--evidence", is_flag=True, help="Also show each measurement, person, machine and simulator behind the result."
+)
 @common
 def best(what: str, report: Path | None, evidence: bool, kb: Path | None, as_json: bool) -> None:
     """Compare the winner with the reference: knob differences, gain, and how it was measured."""
@@ -243,7 +245,7 @@ def _write_report(kb: Path, what: str, file: Path, as_json: bool) -> None:
     journal = journal_of(kb, what)
     state = fold(journals.events(journal, plain=True))
     if state.job is None:
-        raise AutoscoutError(f"{journal}: holds no session", 2)
+        raise AutoscoutError(f"{journal}: contains no session", 2)
     file.write_text(page(state))
     if as_json:
         click.echo(json.dumps({"report": str(file)}))
@@ -323,7 +325,9 @@ def _in_front(
             orders.give(folder, orders.parsed("budget", [str(profiles)], "tune --resume"))
         result = session.resume(resume, path, progress.see, on_note, stop, job, wall)
         if wall and result.experiments == sum(isinstance(e, journals.ExperimentStarted) for e in past):
-            on_note(f"no wall had ended this session; what is unproven is decided by: autoscout gate {resume}")
+            on_note(
+                f"--wall has no effect, as no time limit ended this session; to prove its gain: autoscout gate {resume}"
+            )
         return result
     except loop.Interrupted:
         note(f"interrupted; everything measured is kept, continue with: {_resume_line(progress.session, kb)}")
@@ -349,7 +353,10 @@ def _what_helps(job: Any, file: Path | str, fidelity: str) -> list[str]:
     runs_here = not job.cluster.hosts and job.launch.launcher != "replay"
     if not runs_here or device_kind(job) == "cpu" or here()[1]:
         return []
-    return [f"`autoscout tune {file} --as slurm` (or jobset) prints what runs the session where the GPUs are", *alone]
+    return [
+        f"`autoscout tune {file} --as slurm` (or jobset) prints a script that runs the session on machines with GPUs",
+        *alone,
+    ]
 
 
 def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json: bool, named: str = "") -> None:

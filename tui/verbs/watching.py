@@ -68,7 +68,7 @@ def watch(
             sys.stdout.buffer.flush()
     elif plain or not on_screen():
         if not _plainly(follow.Follower(journal), verbose):
-            raise AutoscoutError(f"{journal}: holds no session", 2)
+            raise AutoscoutError(f"{journal}: contains no session", 2)
     else:
         show(journal, path, ascii_only)
 
@@ -110,7 +110,10 @@ def steer(session: str, what: str, values: tuple[str, ...], why: str, kb: Path |
     order = parsed(what, list(values), f"verb, pid {os.getpid()}", why)
     folder = running(kb_path(kb), session)
     if what != "stop" and searched(folder):
-        raise AutoscoutError(f"{session} no longer searches; its finalists are being measured again; {ANEW}", 1)
+        raise AutoscoutError(
+            f"the search of {session} has ended, so it takes no orders; its finalists are being measured again; {ANEW}",
+            1,
+        )
     give(folder, order)
     _report(f"{session}: {what} was requested; autoscout watch {session} shows when it is done", as_json, session, what)
 
@@ -128,7 +131,7 @@ def stop(session: str, now: bool, kb: Path | None, as_json: bool) -> None:
     if now:
         pid = lock.holder(folder / "owner.lock")
         if pid is None:
-            raise AutoscoutError(f"session {session} does not name its process yet; try again in a second")
+            raise AutoscoutError(f"session {session} has not recorded its process yet; try again in a second")
         os.kill(pid, signal.SIGTERM)
         _report(f"{session}: process {pid} is ending; what was measured is kept", as_json, session, "now")
     else:

@@ -167,7 +167,7 @@ def test_a_piped_job_is_kept_without_its_secrets(write, tmp_path, form):
     words = ["tune", "-", "--kb", kb, "--no-tui", *["--detach"] * (form == "detached")]
     done = verbs.run(*words, stdin=text)
     assert done.returncode == 0, done.stderr
-    assert "has ‹secret› in place of each secret, so --resume needs the job as it was given here" in done.stderr
+    assert "has ‹secret› in place of each secret, so also pass the original job file to --resume" in done.stderr
     [name] = [folder.name for folder in store.sessions_folder(kb).iterdir()]
     if form == "detached":
         watched = call("watch", name, "--kb", kb, "--plain")

@@ -193,7 +193,7 @@ def test_words_that_do_not_go_together(place):
     assert "name the script that uses it" in none.stderr
     job = verbs.run("tune", place.job_file(), "--script", "train.py")
     assert job.returncode == 2
-    assert "go with a ds_config.json" in job.stderr
+    assert "need a ds_config.json" in job.stderr
     gone = verbs.run("tune", place.folder / "gone.json", "--script", "train.py")
     assert gone.returncode == 2
     assert "cannot be read as a ds_config (No such file or directory)" in gone.stderr

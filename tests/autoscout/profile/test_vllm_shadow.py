@@ -174,7 +174,7 @@ class TestOfAConfiguration:
         configuration = Configuration(JobSpace.load(job_file).reference.knobs)
         first = CliRunner().invoke(cli, ["shadow", str(job_file), "--kb", str(kb)], standalone_mode=False)
         assert first.return_value == 0, first.output
-        assert "to the first token, ms" in first.output
+        assert "time to first token, ms" in first.output
         assert "2 devices, 2 engines: starts;" in first.output
         job = JobSpace.load(job_file).job
         again = target_of(job).shadow(ShadowAsked(job, configuration, "a", kb, 0.0))
