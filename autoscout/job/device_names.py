@@ -125,7 +125,7 @@ def unknown(name: str) -> str:
     variant with other clocks, even if the name contains that of a known device."""
     meant = device_within(name)
     if meant and _VARIANT.search(_words(name)):
-        return f" is unknown: a variant of '{meant}' without a record"
+        return f" is unknown: it is a variant of '{meant}', but AutoScout has no record of it"
     digits = re.findall(r"\d+", name)
     alike = [kind for kind in kinds() if re.findall(r"\d+", kind) == digits]
     return f" is unknown; did you mean '{meant}'?" if meant else nearest_name(name, alike, kinds())

@@ -64,15 +64,15 @@ def container_in(text: str, where: str) -> Container:
     except RecursionError:
         raise AutoscoutError(f"{where}: is nested too deeply", 2) from None
     if other := next((each.no_gpu for each in found if each.no_gpu), ""):
-        raise AutoscoutError(f"{where}: a container gets {other}, but only GPUs and CPU ranks can be tuned", 2)
+        raise AutoscoutError(f"{where}: a container requests {other}, but AutoScout tunes only GPUs and CPU ranks", 2)
     found = [each for each in found if each.words or each.script]
     if not found:
         raise AutoscoutError(f"{where}: no container in it has a command or args", 2)
     started = [each for each in found if each.script or not each.words[0].startswith("-")]
     if not started:
         raise AutoscoutError(
-            f"{where}: its container has only arguments, and the image {found[0].image} decides which program gets "
-            f"them; give the line: autoscout init -- PROGRAM {shlex.join(found[0].words)[:100]}",
+            f"{where}: its container has only arguments, and the image {found[0].image} decides which program "
+            f"gets them; give the launch line: autoscout init -- PROGRAM {shlex.join(found[0].words)[:100]}",
             2,
         )
     serve = [each for each in started if _SERVES.search(f"{each.image} {each.script} {' '.join(each.words)}")]

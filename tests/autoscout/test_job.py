@@ -63,7 +63,7 @@ def test_a_device_by_its_drivers_name_is_the_same_job(tmp_path, called, kind):
     [
         (
             "NVIDIA A100-SXM4-80GB MIG 3g.40gb",
-            "is unknown: a variant of 'a100-40g' without a record (or give",
+            "is unknown: it is a variant of 'a100-40g', but AutoScout has no record of it (or give",
         ),
         ("h900", "is unknown; known: a10, a100, "),
         ("hh100", "is unknown; did you mean 'h100'?"),

@@ -471,7 +471,9 @@ def test_best_of_a_job_is_of_that_objective_cluster_and_space(tmp_path):
     assert found.best.value <= 1.05 * found.default.value
     four = path.with_name("four.toml")
     four.write_text(path.read_text().replace("count = 2", "count = 4"))
-    with pytest.raises(AutoscoutError, match="rows of smallest-cpu are known, but none applies here"):
+    with pytest.raises(
+        AutoscoutError, match="measurements of smallest-cpu are known, but none applies to this cluster"
+    ):
         best_of_job(kb, load_job(four))
 
 

@@ -252,7 +252,7 @@ def test_a_results_folder_of_another_version_with_auto_lists_and_half_written_fi
     assert (done.good, len(done.bad)) == (3, 5)
     nothing = tmp_path / "nothing"
     result(nothing, "half", "{")
-    with pytest.raises(AutoscoutError, match="not one of its 1 rows can be imported") as error:
+    with pytest.raises(AutoscoutError, match="none of its 1 rows can be imported") as error:
         bring_in(tmp_path / "kb.duckdb", nothing, job, [], [], [])
     assert error.value.exit_code == 2
 

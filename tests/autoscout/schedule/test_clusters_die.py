@@ -236,8 +236,8 @@ def test_a_jobset_runs_a_session_inside(tmp_path):
 def test_a_session_elsewhere_needs_nodes_that_are_alike_and_hosts_that_fit(tmp_path):
     path = written(tmp_path, "slurm")
     refused = CliRunner().invoke(cli, ["tune", str(path), "--as", "jobset"]).exception
-    assert 'the job has 2 nodes: this needs cluster.hosts = "ray"' in str(refused)
+    assert 'the job has 2 nodes: set cluster.hosts = "ray"' in str(refused)
     path.write_text(path.read_text().replace("count = 1 }]", "count = 2 }]", 1))
     refused = CliRunner().invoke(cli, ["tune", str(path), "--as", "slurm"]).exception
     assert isinstance(refused, AutoscoutError)
-    assert "one allocation cannot request nodes that differ" in str(refused)
+    assert "one Slurm or JobSet script cannot request different nodes" in str(refused)
