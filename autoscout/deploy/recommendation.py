@@ -238,8 +238,8 @@ def _disturbed(measured: list[Measurement]) -> str:
     if share < BUSY:
         return ""
     return (
-        f"other work took {share:.0%} of this machine's CPU time: times are longer and less certain than on a quiet "
-        "machine"
+        f"other processes took {share:.0%} of this machine's CPU time, so times are longer and less certain than "
+        "on an idle machine"
     )
 
 

@@ -25,7 +25,7 @@ from kb.records import AutoscoutError, Cluster, Job, LaunchSettings, Model, Node
 _ASKED = "`autoscout targets JOB.toml --audit` also checks the engine's settings, if the target supports it"
 _REHEARSED = "`tune` first trains two layers with this version; `autoscout targets --audit` also checks its settings"
 _SHM = "/dev/shm"
-_MORE_SHM = "free space in /dev/shm; for a container, raise `--shm-size=16g`"
+_MORE_SHM = "free space in /dev/shm; start a container with `--shm-size=16g`"
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "beegfs", "gpfs", "ceph"}
 
 

@@ -130,7 +130,7 @@ def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:
         metric, compare, bound = constraint(text)
         reports = not reported or metric in reported
         if metric == "peak_memory_gib" and compare == "<=" and bound > roomiest:
-            why = f"{text}: no device has more than {roomiest:.1f} GiB, so this limits nothing"
+            why = f"{text}: no device has more than {roomiest:.1f} GiB, so this limit has no effect"
             found.append(Finding(subject="constraint", ok=False, found=why, remedy="check that the limit is in GiB"))
             continue
         found.append(
@@ -252,12 +252,12 @@ def _noise(job: Job, known: list[Measurement]) -> Finding:
     pairs = max(2, job.launch.repeats)
     half = quantile(1.0, pairs - 1) * math.sqrt(2) * (spread or _SPREAD) / math.sqrt(pairs)
     if spread is None:
-        found = f"not measured yet; with {_SPREAD:.0%} between runs, {pairs} repeats can prove a gain of {half:.0%}"
+        found = f"not measured yet; if runs vary by {_SPREAD:.0%}, {pairs} repeats can prove a gain of {half:.0%}"
         return Finding(subject="noise", ok=None, found=found)
     return Finding(
         subject="noise",
         ok=half < 0.1,
-        found=f"a gain of {half:.0%} can be proven with {pairs} repeats ({spread:.1%} between runs)",
+        found=f"a gain of {half:.0%} can be proven with {pairs} repeats, because runs vary by {spread:.1%}",
         remedy="" if half < 0.1 else "raise launch.repeats to prove smaller gains",
     )
 

@@ -71,7 +71,7 @@ def probe(command: list[str], interpreter: str) -> dict[str, str]:
             )
         except OSError as error:
             raise AutoscoutError(
-                f"{interpreter}: cannot be run ({_why(command[0], error)}); check launch.python", 2
+                f"{interpreter}: the interpreter cannot be run ({_why(command[0], error)}); check launch.python", 2
             ) from error
         finished = processes.exited(process, _LIMIT_S)
         processes.end(process, 0.0)

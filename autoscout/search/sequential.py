@@ -164,7 +164,9 @@ class Sequential:
                     arm=self.name.upper(),
                     configurations=[self._asked],
                     names=[self.space.name(self._asked)],
-                    why=f"proposed by {self.name}" if self.pool.known else "the reference, to compare with",
+                    why=f"proposed by {self.name}"
+                    if self.pool.known
+                    else "the reference, with which all others are compared",
                 )
             )
         return [self._asked]

@@ -124,7 +124,7 @@ def test_a_server_on_another_accelerator_is_no_job_of_gpus(tmp_path, name):
     )
     (tmp_path / "m.yaml").write_text(given)
     with pytest.raises(
-        AutoscoutError, match=f"a container gets {name}, but only GPUs and CPU ranks can be tuned"
+        AutoscoutError, match=f"a container requests {name}, but AutoScout tunes only GPUs and CPU ranks"
     ) as refused:
         job_file([str(tmp_path / "m.yaml")], tmp_path)
     assert refused.value.exit_code == 2

@@ -280,4 +280,4 @@ def test_a_case_that_only_a_shell_decides_is_read_as_one_branch_and_said(tmp_pat
     )
     text, notes = job_file([str(script)], tmp_path)
     assert "torchrun --nproc-per-node 8 train.py --tp 8" in tomllib.loads(text)["launch"]["current"]
-    assert any("assumed to be true; else '8 8' goes and '4 4' comes" in note for note in notes)
+    assert any("assumed to be true; if one is false, '8 8' goes and '4 4' comes" in note for note in notes)

@@ -283,8 +283,12 @@ def test_a_deepspeed_line_with_its_config_is_tuned_by_it(tmp_path, monkeypatch, 
         ("c.json", "{", "is not JSON"),
         ("c.json", "[" * 9999, "is not JSON"),
         ("c.json", "{}", "does not describe a transformer"),
-        ("s.sh", "echo hello", "no line launches anything"),
-        ("image.sh", "docker build -t x .\nenroot import -o x.sqsh dockerd://x", "no line launches anything"),
+        ("s.sh", "echo hello", "no command of the script starts a known framework"),
+        (
+            "image.sh",
+            "docker build -t x .\nenroot import -o x.sqsh dockerd://x",
+            "no command of the script starts a known framework",
+        ),
         ("gone.sh", None, "cannot be read"),
     ],
 )
@@ -379,7 +383,7 @@ def test_check_says_how_much_random_weights_take(tmp_path, model, folder, told):
     ("text", "subject", "said"),
     [
         ('[launch]\nmodel_path = "/models/none"', "model", "/models/none is not here"),
-        ('[objective]\nconstraints = ["peak_memory_gib <= 76000"]', "constraint", "so this limits nothing"),
+        ('[objective]\nconstraints = ["peak_memory_gib <= 76000"]', "constraint", "so this limit has no effect"),
     ],
 )
 def test_check_refuses_a_model_that_is_not_here_and_a_limit_in_another_unit(tmp_path, text, subject, said):
@@ -398,7 +402,7 @@ def test_check_says_what_is_missing_before_anything_runs(tmp_path):
     assert "'torchrun-of-nobody' cannot be run here" in done.output
     assert "no loss is read" in done.output
     assert "– noise " in done.output, "of a new job nothing is wrong, only not known"
-    assert "not measured yet; with 3% between runs" in done.output
+    assert "not measured yet; if runs vary by 3%" in done.output
 
 
 def test_check_counts_one_round_beyond_the_wall_clock(tmp_path):

@@ -197,7 +197,7 @@ def test_formats_by_their_names(tmp_path: Path, method: object, stored: str) -> 
         (
             {**GPT_OSS, "num_local_experts": None},
             [],
-            "model.stored = 'mxfp4' is a format for experts, but this model has none",
+            "model.stored = 'mxfp4' is a format for experts, but the model has no experts",
         ),
         (
             {**V3, "quantization_config": None},
@@ -207,7 +207,7 @@ def test_formats_by_their_names(tmp_path: Path, method: object, stored: str) -> 
                 ("concurrency = 8\ninput_len = 256\noutput_len = 64", "seq_len = 256\nglobal_batch = 8"),
                 ('maximize = "output_tokens_per_s"', 'minimize = "step_time_s"\n[launch]\ntransformer_engine = true'),
             ],
-            "model.stored = 'fp8' applies to serving only; leave it out",
+            "model.stored = 'fp8' applies to serving only; remove it",
         ),
     ],
 )

@@ -55,7 +55,7 @@ def classify(
     `oom_kills`: number of the kernel's out-of-memory kills during the run. `stepped`: the run reported an iteration."""
     where = f"(log: {log})"
     if ended.stopped:
-        return "killed", "stopped by AutoScout before it ended"
+        return "killed", "AutoScout stopped the run before it ended"
     if ended.problem:
         return "error", f"it could not be started: {ended.problem}"
     lines = _lines(log)

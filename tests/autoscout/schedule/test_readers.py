@@ -60,9 +60,9 @@ def test_include_and_exclude_as_deepspeed_has_them():
     [
         ("n1", "n2", "give only one of them"),
         ("n9", "", "there is no host 'n9'; the hosts are n1, n2"),
-        ("n1:7", "", "n1 has devices 0 to 3, but no '7'"),
+        ("n1:7", "", "n1 has devices 0 to 3, so there is no device '7'"),
         ("", "n1@n2", "leaves no device"),
-        ("n1:x", "", "but no 'x'"),
+        ("n1:x", "", "so there is no device 'x'"),
     ],
 )
 def test_words_that_name_nothing_are_refused(include, exclude, said):
