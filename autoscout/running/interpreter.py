@@ -78,7 +78,9 @@ def probe(command: list[str], interpreter: str) -> dict[str, str]:
         output.seek(0)
         printed = output.read().decode(errors="replace").strip()
     if not finished:
-        raise AutoscoutError(f"{interpreter}: did not answer within {_LIMIT_S:.0f} s; check launch.python", 2)
+        raise AutoscoutError(
+            f"{interpreter}: the interpreter did not answer within {_LIMIT_S:.0f} s; check launch.python", 2
+        )
     last = printed.rsplit("\n", 1)[-1]
     try:
         found = json.loads(last)
@@ -86,7 +88,8 @@ def probe(command: list[str], interpreter: str) -> dict[str, str]:
         found = None
     if not isinstance(found, dict):
         raise AutoscoutError(
-            f"{interpreter}: does not work as a Python interpreter (it printed {last[-200:]!r}); check launch.python",
+            f"{interpreter}: the program does not work as a Python interpreter (it printed {last[-200:]!r}); "
+            "check launch.python",
             2,
         )
     return found

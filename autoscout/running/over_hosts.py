@@ -276,8 +276,8 @@ def unfit_for(agent: NodeAgent, looked: dict[str, Any]) -> str:
     if abs(skew) > _SKEW_S:
         how = "ahead of" if skew > 0 else "behind"
         return (
-            f"{agent.host}: its clock is {abs(skew):,.0f} s {how} ours, so times and files cannot be compared; set it "
-            "there (`chronyc makestep`)"
+            f"{agent.host}: the host's clock is {abs(skew):,.0f} s {how} this machine's, so times and files "
+            "cannot be compared; set the host's clock (`chronyc makestep`)"
         )
     if looked.get("free_gib", math.inf) < _ROOM_GIB:
         return f"{agent.host}: {looked['free_gib']:.2f} GiB are free on the host's disk; free some space"
@@ -306,7 +306,7 @@ def _parsed(host: str, output: str) -> dict[str, str]:
         assert isinstance(found, dict)
     except (ValueError, AssertionError):
         raise AutoscoutError(
-            f"{host}: its interpreter printed no description of its packages (but {output[-200:]!r})", 2
+            f"{host}: the interpreter did not print its packages on this host, but: {output[-200:]!r}", 2
         ) from None
     return {str(name): str(value) for name, value in found.items()}
 

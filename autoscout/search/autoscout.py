@@ -135,9 +135,7 @@ class AutoScout:
             return None
         informed = any(m.mean.z.shape[1] for m in self.model.members)
         if self.default is not None and not known:
-            return self._decide(
-                "default", Proposal(self.default, "DEFAULT", 0.0, "the reference, with which all others are compared")
-            )
+            return self._decide("default", Proposal(self.default, "DEFAULT", 0.0, "the reference, to compare with"))
         if known < (_FIRST if informed else min(self.hyper.opening, len(self.pool))) or not self.model.kept.any():
             if not informed and known >= _BEFORE and (idea := self.proposed.first(self.pending)) is not None:
                 return self._decide("opening", idea)

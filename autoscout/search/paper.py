@@ -69,9 +69,7 @@ class Algorithm1:
     def run(self) -> Asking:
         space, bandit = self.space, self.bandit
         s_base, x_base = space.split(self.default)
-        yield from self._evaluate(
-            "default", "DEFAULT", [(s_base, x_base)], "the reference, with which all others are compared"
-        )
+        yield from self._evaluate("default", "DEFAULT", [(s_base, x_base)], "the reference, to compare with")
 
         # Phase 0 of Algorithm 1: tournament warm-start (line 5)
         tree = yield from self._tournament(x_base)

@@ -164,9 +164,7 @@ class Sequential:
                     arm=self.name.upper(),
                     configurations=[self._asked],
                     names=[self.space.name(self._asked)],
-                    why=f"proposed by {self.name}"
-                    if self.pool.known
-                    else "the reference, with which all others are compared",
+                    why=f"proposed by {self.name}" if self.pool.known else "the reference, to compare with",
                 )
             )
         return [self._asked]

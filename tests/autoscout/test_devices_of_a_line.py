@@ -427,7 +427,7 @@ def test_a_host_file_of_nonsense_is_said(folder):
 )
 def test_devices_that_a_line_does_not_say_are_not_one_in_silence(folder, line, said):
     notes = job_file(shlex.split(line), folder)[1]
-    assert any("does not give how many devices it runs on" in note for note in notes) != said
+    assert any("does not give the number of devices" in note for note in notes) != said
 
 
 @pytest.mark.parametrize(

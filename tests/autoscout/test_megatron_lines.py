@@ -231,7 +231,7 @@ def test_a_models_name_is_a_model(name, tmp_path):
         AutoscoutError, match=r"or a model's name: 'llama-3.1-9b' is unknown; did you mean 'llama-3.1-8b'"
     ):
         job_file(["llama-3.1-9b"], tmp_path)
-    with pytest.raises(AutoscoutError, match="is a model; for a job of vllm give the line that starts it"):
+    with pytest.raises(AutoscoutError, match="is a model; for a job of vllm, give the command that starts the engine"):
         job_file([name], tmp_path, "vllm")
 
 
@@ -241,7 +241,7 @@ def test_a_target_that_a_model_cannot_have_is_no_job_of_megatron(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     given = str(tmp_path / "config.json")
     assert tomllib.loads(job_file([given], tmp_path, "megatron")[0])["target"] == "megatron"
-    with pytest.raises(AutoscoutError, match="for a job of deepspeed give the line that starts it"):
+    with pytest.raises(AutoscoutError, match="for a job of deepspeed, give the command that starts the engine"):
         job_file([given], tmp_path, "deepspeed")
     with pytest.raises(AutoscoutError, match="--target 'megatorn' is unknown; did you mean 'megatron'"):
         job_file([given], tmp_path, "megatorn")

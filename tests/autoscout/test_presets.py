@@ -353,4 +353,4 @@ def test_every_published_model_is_served_by_its_name(name, tmp_path):
     text, notes = job_file(["python", "-m", "sglang.launch_server", "--model-path", name], tmp_path)
     (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"b300"'))
     assert load_job(tmp_path / "job.toml").model.layers
-    assert not any("no command accepts this job" in note for note in notes)
+    assert not any("AutoScout cannot read this job" in note for note in notes)

@@ -457,6 +457,6 @@ def test_guessed_requests_are_no_longer_than_the_server_takes(tmp_path):
 def test_what_no_configuration_may_have_is_said_at_once(tmp_path, devices, refused):
     """The job was written without a word, and every verb refused it."""
     _, notes = made(tmp_path, f"vllm serve Qwen/Qwen3-30B-A3B {devices} --enable-expert-parallel --enable-eplb")
-    said = [note for note in notes if note.startswith("no command accepts this job until this is fixed")]
+    said = [note for note in notes if note.startswith("AutoScout cannot read this job until you fix the following")]
     assert bool(said) == refused
     assert all("--enable-eplb balances whole experts over devices" in note for note in said)

@@ -83,7 +83,11 @@ def test_slurms_variables_are_the_jobs_devices_and_others_are_asked_for(tmp_path
     made = tomllib.loads(text)
     assert "--nnodes=2 --nproc_per_node=8" in made["launch"]["current"]
     assert [node["count"] for node in made["cluster"]["nodes"]] == [8, 8]
-    (told,) = (note for note in notes if "replace $MASTER_ADDR by the value; no shell fills it in; or" in note)
+    (told,) = (
+        note
+        for note in notes
+        if "replace $MASTER_ADDR with the value, because no shell expands variables here; or" in note
+    )
     assert "cluster.hosts = 'slurm', and in place of srun" in told
     assert "--node-rank {node} --nproc-per-node {ranks} --master-addr {head}" in told
 

@@ -197,7 +197,7 @@ def test_a_strategy_of_ones_own_and_a_second_one_of_its_name(tmp_path):
     mine = autoscout.Strategy(name="mine-in-a-test", make=RANDOM.make)
     with over_a_table(tmp_path, strategy=mine) as study:
         assert study.ask()
-    with pytest.raises(AutoscoutError, match="there is a strategy 'mine-in-a-test' already"):
+    with pytest.raises(AutoscoutError, match="a strategy named 'mine-in-a-test' exists already"):
         over_a_table(tmp_path, strategy=autoscout.Strategy(name="mine-in-a-test", make=RANDOM.make))
 
 

@@ -91,7 +91,7 @@ def test_the_first_cause_is_named_not_what_it_led_to(tmp_path: Path) -> None:
     status, evidence = classify(RunOutcome(codes={0: -6}), tmp_path, 60.0, 0)
     assert (status, evidence.split(" (")[0]) == (
         "timeout",
-        "_REDUCE_SCATTER_BASE hung: ranks 0, 2, 3 waited for it; rank 1 did not join",
+        "_REDUCE_SCATTER_BASE hung: ranks 0, 2, 3 waited in it; rank 1 did not join",
     )
 
 
@@ -105,7 +105,7 @@ def test_a_rank_that_died_comes_before_those_that_waited_for_it(tmp_path: Path) 
     status, evidence = classify(RunOutcome(codes={0: 1}), tmp_path, 60.0, 0)
     assert (status, evidence.split(" (")[0]) == (
         "timeout",
-        "all_reduce hung: rank 0 waited for it; rank 1 did not join",
+        "all_reduce hung: rank 0 waited in it; rank 1 did not join",
     )
 
 
@@ -182,4 +182,4 @@ def test_two_configurations_that_meet_the_same_fault_are_enough(tmp_path: Path) 
     assert symptoms.stop([("a", no_gpu), ("a", no_gpu)]) == ""
     assert symptoms.stop([("a", no_gpu), ("b", port)]) == ""
     said = symptoms.stop([("a", no_gpu), ("b", port), ("c", no_gpu)])
-    assert said.startswith("torch finds no GPU; two configurations failed like this: the session stops: check the")
+    assert said.startswith("(torch finds no GPU), so the session stops: check the")

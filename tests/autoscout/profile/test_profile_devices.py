@@ -55,13 +55,13 @@ def test_eight_equal_gpus_are_named_once() -> None:
 @pytest.mark.parametrize(
     ("job", "gpus", "said"),
     [
-        (MIXED, [A100, A100], f"needs 3 GPUs but this machine shows 2 (2 {A100}); correct the nodes"),
+        (MIXED, [A100, A100], f"needs 3 GPUs but this machine shows 2 (2 {A100}); correct cluster.nodes"),
         (MIXED, [A100, A40, A40], f"needs 2 a100 but this machine shows 1 (1 {A100}, 2 {A40})"),
         (job_on(("h100", 1)), [A100], "needs 1 h100 but this machine shows 0"),
         (job_on(("a40", 1)), ["NVIDIA RTX A4000"], "needs 1 a40"),
         (job_on(("a100", 1), ("a100-40g", 1)), [A100, A40], "needs 1 a100-40g"),
         (job_on(("homemade", 2)), ["Lorem"], "needs 2 GPUs but"),
-        (job_on(("h100", 2)), [], "needs 2 GPUs but this machine shows none; correct the nodes"),
+        (job_on(("h100", 2)), [], "needs 2 GPUs but this machine shows none; correct cluster.nodes"),
     ],
     ids=["total", "kind", "other-kind", "similar-name", "claimed-once", "unknown", "none"],
 )

@@ -209,7 +209,7 @@ def test_a_ray_that_is_gone_ends_the_session_with_what_to_do(tmp_path):
         subprocess.run(hosts.command(0, "pkill", "-9", "-f", "raylet|gcs_server"))
         said = process.communicate(timeout=1800)[0]
     assert process.returncode == 1, said
-    assert "Ray does not answer; start it (`ray start --head`), and name its address in RAY_ADDRESS" in said
+    assert "Ray does not answer; start Ray (`ray start --head`), and set RAY_ADDRESS to its address" in said
     ended = [e.measurement for e in events(tmp_path) if isinstance(e, ExperimentEnded)]
     assert {m.status for m in ended} <= {"ok", "infrastructure"}
 
