@@ -72,7 +72,7 @@ sets = "TransformerConfig.fast"
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (KNOB, 'write extends = "megatron" to add to a target'),
+        (KNOB, 'set extends = "megatron" to add knobs to that target'),
         ('extends = "vllm"\n' + KNOB, "extends = 'vllm', but the job's target is 'megatron'"),
         ('target = "mine"\n' + KNOB, 'so the job needs target = "command"'),
         (
@@ -80,10 +80,13 @@ sets = "TransformerConfig.fast"
             "knob[0].layr is unknown; did you mean 'layer'",
         ),
         ('extends = "megatron"\n' + KNOB.replace("[false, true]", "[]"), "knob 'fast': values is empty"),
-        ('extends = "megatron"\n' + KNOB.replace("[false, true]", "[false, 1]"), "mixes switches, numbers and names"),
-        ('extends = "megatron"\n' + KNOB.replace("default = false", 'default = "no"'), "is not of the same kind"),
-        ('extends = "megatron"\n' + KNOB.replace('"fast"', '"min"', 1), "knob 'min': expressions refer to it"),
-        ('extends = "megatron"\n' + KNOB.replace('"fast"', '"tp"', 1), "write replace = true to declare it anew"),
+        (
+            'extends = "megatron"\n' + KNOB.replace("[false, true]", "[false, 1]"),
+            "must be all switches (true, false), all numbers or all names",
+        ),
+        ('extends = "megatron"\n' + KNOB.replace("default = false", 'default = "no"'), "is of a different type"),
+        ('extends = "megatron"\n' + KNOB.replace('"fast"', '"min"', 1), "knob 'min': expressions use this name"),
+        ('extends = "megatron"\n' + KNOB.replace('"fast"', '"tp"', 1), "set replace = true to override it"),
         (
             'extends = "megatron"\n' + KNOB.replace('"fast"', '"layers"', 1),
             "the job already uses this name",

@@ -168,7 +168,7 @@ def test_what_vllm_overrides_silently_on_cpus_never_acts_there():
         assert not overridden & space.sample(np.random.default_rng(i)).knobs.keys()
     explanation = explain(space, parse(space, ["async_scheduling=true"]), space.reference)
     assert explanation.violations[0].sentence == (
-        "async_scheduling cannot act here: it needs cuda and spec not in ('ngram', 'medusa', 'mlp_speculator')"
+        "async_scheduling has no effect here: it needs cuda and spec not in ('ngram', 'medusa', 'mlp_speculator')"
     )
 
 

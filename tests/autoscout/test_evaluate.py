@@ -233,7 +233,7 @@ def test_every_simulated_configuration_says_why_it_was_believed(tmp_path):
     bench.search(25)
     said = [e.why for e in bench.of(Simulated)]
     assert said[0] == "the simulators have not been checked yet"
-    assert any("within ε = 1000%" in why for why in said)
+    assert any("within the tolerated ε = 1000%" in why for why in said)
 
 
 def test_a_region_where_the_simulators_err_is_profiled_though_they_are_believed_elsewhere(tmp_path):

@@ -146,7 +146,7 @@ def test_engines_of_a_line_over_nodes_stay_within_a_node(tmp_path):
     ("more", "says"),
     [
         ("--cpu-offload-gb 40", "nothing models --cpu-offload-gb"),
-        ("--kv-cache-dtype fp8_e5m2 --cpu-offload-gb 0", "a KV cache in 8 bits is not priced on a100"),
+        ("--kv-cache-dtype fp8_e5m2 --cpu-offload-gb 0", "the cost of an 8-bit KV cache is unknown on a100"),
     ],
 )
 def test_what_keeps_a_line_from_being_predicted_is_named(tmp_path, more, says):

@@ -185,7 +185,7 @@ def test_explain_completes_what_was_not_given():
 def test_explain_says_which_knob_cannot_act():
     space = space_of("tiny-gpt-cpu")
     explanation = explain(space, {"tp": 1, "sp": False}, space.reference)
-    assert explanation.inactive == ["sp cannot act here: it needs tp > 1"]
+    assert explanation.inactive == ["sp has no effect here: it needs tp > 1"]
 
 
 def test_values_out_of_the_domain_and_unknown_knobs():

@@ -182,4 +182,6 @@ def test_two_configurations_that_meet_the_same_fault_are_enough(tmp_path: Path) 
     assert symptoms.stop([("a", no_gpu), ("a", no_gpu)]) == ""
     assert symptoms.stop([("a", no_gpu), ("b", port)]) == ""
     said = symptoms.stop([("a", no_gpu), ("b", port), ("c", no_gpu)])
-    assert said.startswith("(torch finds no GPU), so the session stops: check the")
+    assert said.startswith(
+        "two configurations failed because of the same problem (torch finds no GPU), so the session stops: check the"
+    )

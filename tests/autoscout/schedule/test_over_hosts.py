@@ -268,7 +268,7 @@ def test_a_clock_that_is_an_hour_off_is_said(launcher, tmp_path):
     over._agents["h0"].hello["time"] += 3600.0  # what it said of itself
     found = over.run(experiment(tmp_path / "x"), 2, 30.0, never)
     assert found.lost.startswith(
-        "h0: its clock is 3,600 s ahead of ours, so times and files cannot be compared; set it there"
+        "h0: the host's clock is 3,600 s ahead of this machine's, so times and files cannot be compared; set the"
     )
 
 
