@@ -96,8 +96,8 @@ class TrustGuard:
             if knobs.get(region.knob) == region.value and region.mape > self.epsilon:
                 return TrustVerdict(
                     False,
-                    f"where {_named(region)} the simulators err by {region.mape:.0%} ({region.checks} checks), more "
-                    f"than ε = {self.epsilon:.0%}",
+                    f"where {_named(region)} the simulators err by {region.mape:.0%} ({region.checks} checks), "
+                    f"more than the tolerated ε = {self.epsilon:.0%}",
                 )
         unseen = [f"{k} {_shown(v)}" for k, v in knobs.items() if self.checks and v not in _values(self.checks, k)]
         if unseen:

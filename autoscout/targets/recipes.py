@@ -37,7 +37,7 @@ def nearest(space: Space, wanted: dict[str, Value]) -> Configuration:
     """The valid configuration nearest to `wanted`. Errors: AutoscoutError (exit 3) for a space that has none."""
     found = space.nearest(wanted)
     if found is None:
-        raise AutoscoutError("nothing is feasible for this job", 3)
+        raise AutoscoutError("no configuration of this job is valid", 3)
     return found
 
 

@@ -60,7 +60,7 @@ def test_one_measurement_is_all_that_there_is(tmp_path):
 def test_what_is_no_number_is_refused_and_the_session_goes_on(tmp_path, value):
     s = study(tmp_path, profiles=2)
     (first,) = s.ask()
-    with pytest.raises(AutoscoutError, match="is not a result"):
+    with pytest.raises(AutoscoutError, match="is not a valid result"):
         s.tell(first, {"s": value})
     s.tell(first, {"s": 1.0})
     assert s.wants_more()

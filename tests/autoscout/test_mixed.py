@@ -235,9 +235,9 @@ def test_a_faster_network_is_never_slower_and_what_is_assumed_is_said():
     assert list(found.values()) == sorted(found.values(), reverse=True)
     assert found[10] > 2 * found[400]
     space = space_of(paper())
-    assert "are assumed, and decide" in predict(space, configuration(space, *told).knobs, None).network
+    assert "is assumed to have" in predict(space, configuration(space, *told).knobs, None).network
     slow = space_of(paper(network=Links(between_nodes_gbps=10)))
-    assert "the job's 10 Gb/s" in predict(slow, configuration(slow, *told).knobs, None).network
+    assert "(10 Gb/s) limits the speed" in predict(slow, configuration(slow, *told).knobs, None).network
     assert predict(space, configuration(space, "a100=8", "a40=0", "tp=1", "pp=1").knobs, None).network == ""
 
 

@@ -54,8 +54,8 @@ class FirstUpdates:
             if abs(theirs - reward) > allowed:
                 return (
                     f"the reward of update {update} is {theirs:.5g}, the reference's {reward:.5g} (allowed ± "
-                    f"{allowed:.2g}): expected {_series(reference)}, found {_series(measured)}; if your script draws "
-                    f"other prompts each time, seed it, or raise launch.loss_tolerance"
+                    f"{allowed:.2g}): expected {_series(reference)}, found {_series(measured)}; if your script "
+                    "draws different prompts in each run, set its seed, or raise launch.loss_tolerance"
                 )
             if exact and abs(other - loss) > self._tolerance * max(abs(loss), _SCALE):
                 return f"the first update's loss is {other:.5g}, the reference's {loss:.5g} for the same answers"

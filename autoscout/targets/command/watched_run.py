@@ -71,7 +71,7 @@ def logged(job: Job, log: Path) -> measurement.Readings:
     Errors: AutoscoutError (exit 2) if no pattern of the job matches a number in the output."""
     printed = {name: source for name, source in _sources(job).items() if source.pattern and not source.file}
     if not printed:
-        raise AutoscoutError(f"job {job.name} has no pattern of its output in launch.metrics, so no log can be read", 2)
+        raise AutoscoutError(f"job {job.name} has no pattern in launch.metrics, so its logs cannot be read; add one", 2)
     numbers = {name: MetricReader(source) for name, source in printed.items()}
     Tail(log, Stream([*numbers.values()])).close()
     return measurement.readings(job, {name: number.values for name, number in numbers.items()})
