@@ -119,8 +119,8 @@ class Target:
     def profiler(self, job: Job) -> "Profiler":
         """Returns the profiler of a job, without starting anything. Errors: AutoscoutError."""
         raise AutoscoutError(
-            f"nothing profiles target = '{self.name}' yet, so this job cannot be run; `autoscout space` and "
-            f"`autoscout explain` work on it",
+            f"target = '{self.name}' cannot be profiled yet, so this job cannot be run; only `autoscout space` "
+            "and `autoscout explain` work on it",
             2,
         )
 
@@ -148,7 +148,10 @@ class Target:
 
     def audit(self, job: Job | None) -> "Audit":
         """Compares the catalog with what a job's engine, or our interpreter's, accepts. Errors: AutoscoutError."""
-        raise AutoscoutError(f"{self.name}: nothing audits its engine yet; `targets` lists what it was run against", 2)
+        raise AutoscoutError(
+            f"{self.name}: the engine cannot be audited yet; `autoscout targets` lists the versions it was tested with",
+            2,
+        )
 
     def draft(self, found: "Audit", flags: Sequence[str]) -> str:
         """Writes catalog entries for flags without a knob. Errors: AutoscoutError (exit 2) for an unknown flag."""
@@ -184,8 +187,8 @@ class Target:
         it communicates; for a serving engine, under the job's load. Errors: AutoscoutError (exit 2) if the engine does
         not support this."""
         raise AutoscoutError(
-            f"target = '{self.name}' cannot be run as a shadow yet, only Megatron-core, vLLM and PyTorch scripts can; "
-            f"`autoscout predict` and `autoscout profile` work on it",
+            f"target = '{self.name}' cannot be run as a shadow yet, only Megatron-core, vLLM and PyTorch scripts "
+            "can; use `autoscout predict` or `autoscout profile`",
             2,
         )
 

@@ -128,7 +128,7 @@ def test_without_a_knob_only_what_runs_today_can_be_measured(tmp_path):
     job.write_text(f'{text}\n[launch]\ncurrent = "python train.py"\n')
     loaded = load_job(job)
     assert JobSpace.of_job(loaded).count == 1
-    assert [note for note in target_of(loaded).notes_on_job(loaded) if note.startswith("nothing may be changed yet")]
+    assert [note for note in target_of(loaded).notes_on_job(loaded) if note.startswith("the job has no knobs")]
 
 
 # ---- the installed version --------------------------------------------------------------------------------

@@ -46,8 +46,9 @@ def test_devices_of_one_kind_in_several_nodes_are_one_number():
     assert attributes.attributes_of(two)["degrees"] == (1, 2, 3, 4, 5, 9)
     _, knobs = attributes.device_knobs(job(Node("a100", 4), Node("a100", 2), Node("l4", 5)))
     assert [(k.values, k.meaning) for k in knobs] == [
-        ([0, 4, 6], "number of the cluster's 6 a100 devices to use"), ([0, 5], "number of the cluster's 5 l4 devices to use"),
-    ]  # fmt: skip
+        ([0, 4, 6], "number of the cluster's 6 a100 devices to use"),
+        ([0, 5], "number of the cluster's 5 l4 devices to use"),
+    ]
 
 
 def test_compute_capabilities_are_nvidias():

@@ -193,7 +193,7 @@ def test_a_measured_line_is_exported_as_it_ran(tmp_path):
     launch = target_of(space.job).launch(space.job, space.reference)
     script = render(target_of(space.job), launch, "slurm")
     assert "'$HEAD:6000'" in script
-    assert "add: the values of $HEAD, which are quoted and not expanded" in script
+    assert "add: the values of $HEAD, because these are quoted and no shell expands them" in script
 
 
 @pytest.mark.parametrize(

@@ -109,8 +109,8 @@ def test_a_server_that_is_not_here_is_said_beforehand(tmp_path):
     notes = target_of(job).notes_on_job(job)
     assert "launch.command: 'trtllm-serve' cannot be run here" in notes
     assert (
-        "the answers of the configurations are not compared, so a configuration that computes something else goes "
-        "unnoticed" in notes
+        "the answers of configurations are not compared with each other, so a configuration that computes something "
+        "else goes unnoticed" in notes
     )
 
 

@@ -404,7 +404,7 @@ def test_check_says_what_is_missing_before_anything_runs(tmp_path):
     done = CliRunner().invoke(cli, ["check", str(job), "--kb", str(tmp_path / "kb.duckdb")])
     assert done.exit_code == 1
     assert "'torchrun-of-nobody' cannot be run here" in done.output
-    assert "no loss is read" in done.output
+    assert "no loss is read from the script's output" in done.output
     assert "– noise " in done.output, "of a new job nothing is wrong, only not known"
     assert "not measured yet; if runs vary by 3%" in done.output
 

@@ -41,8 +41,8 @@ class FirstUpdates:
         lag, usual = (m.metrics.get(LAG, 0.0) for m in (measured, reference))
         if lag > usual and not self._lag_stated:
             return (
-                f"training uses answers drawn up to {lag:g} updates earlier, the reference up to "
-                f"{usual:g}: that is a different training; to allow it, state how old answers may be: constraints = "
+                f"training uses answers generated up to {lag:g} updates earlier, but the reference only up to "
+                f"{usual:g}, so the training differs; to allow it, set the largest age of answers: constraints = "
                 f"['{LAG} <= {lag:g}']"
             )
         redrawn = lag != usual or drawn_anew(reference.configuration, measured.configuration, self._redraws)

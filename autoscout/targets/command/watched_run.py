@@ -41,7 +41,9 @@ def launched(
     for name, content in run.files.items():
         path = Path(name)
         if not path.is_relative_to(folder):
-            raise AutoscoutError(f'launch.render.to = "{name}" is outside its run; begin it with {{folder}}/', 2)
+            raise AutoscoutError(
+                f'launch.render.to = "{name}" is outside the run\'s folder; begin the path with {{folder}}/', 2
+            )
         with results.writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)

@@ -64,7 +64,7 @@ def fit(job: Job, version: str) -> seams.SeamFit | None:
         engine=f"{build}{PACKAGE} {version}",
         known=known is not None,
         names=len(names),
-        unfit=[f"its import needs {name}, which is not installed there" for name in missing],
+        unfit=[f"its import needs {name}, which is not installed in that interpreter" for name in missing],
         tried=True,
     )
     if missing:

@@ -72,8 +72,8 @@ class Vllm(Target):
         gib = space.attributes["weights_gib"]
         if not job.launch.model_path and gib > _LARGE_GIB and not why_not_made(job):
             notes.append(
-                f"launch.model_path is not set: {gib:.0f} GiB of random weights would be made in memory and stored in "
-                "~/.cache/autoscout; to avoid that, give the model's folder"
+                f"launch.model_path is not set: {gib:.0f} GiB of random weights would be made in memory and "
+                "stored in ~/.cache/autoscout; to avoid that, set launch.model_path to the model's folder"
             )
         if gone := unknown_flags(job):
             notes.append(

@@ -158,4 +158,4 @@ def test_a_global_batch_of_a_setting_keeps_the_samples_of_a_micro_batch(tmp_path
         (tmp_path / "job.toml").write_text(job_file(shlex.split(words), tmp_path)[0])
         job = load_job(tmp_path / "job.toml")
         assert job.launch.script == "megatron-bridge"
-        assert any("may change how many samples" in note for note in target_of(job).notes_on_job(job)) == warned
+        assert any("may change the number of samples" in note for note in target_of(job).notes_on_job(job)) == warned

@@ -118,7 +118,7 @@ def test_a_session_says_which_phase_the_gain_comes_from(tmp_path, monkeypatch):
 
 
 def test_a_shadow_of_an_iteration_is_refused(job):
-    with pytest.raises(AutoscoutError, match="samples answers, which fake tensors cannot do") as told:
+    with pytest.raises(AutoscoutError, match="samples answers, which needs real tensors") as told:
         target_of(job()).shadow(ShadowAsked(job(), JobSpace.of_job(job()).reference, "one", None, 1.0))
     assert told.value.exit_code == 2
 

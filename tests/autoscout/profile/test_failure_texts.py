@@ -54,7 +54,10 @@ def test_memory_that_others_hold_is_no_fact_about_a_configuration(tmp_path: Path
     said = FULL.format(tried="2.00", theirs="60.10", ours="18.55")
     status, evidence = exception(tmp_path, "OutOfMemoryError", said, "train")
     assert status == "infrastructure"
-    assert "another process holds the GPU's memory (60.1 GiB of it, without which there was enough" in evidence
+    assert (
+        "another process holds the GPU's memory (other processes use 60.1 GiB, and without them the run would fit"
+        in evidence
+    )
     said = FULL.format(tried="30.00", theirs="20.00", ours="58.65")  # too much for an empty device too
     assert exception(tmp_path, "OutOfMemoryError", said, "train")[0] == "oom"
     said = FULL.format(tried="2.00", theirs="0.40", ours="78.25")
@@ -64,7 +67,7 @@ def test_memory_that_others_hold_is_no_fact_about_a_configuration(tmp_path: Path
 @pytest.mark.parametrize(
     ("free", "reserved", "status"),
     [(19.0, 18.4, "infrastructure"), (78.6, 77.0, "oom"), (40.0, 78.5, "oom"), (40.0, 2.0, "oom")],
-    ids=["others", "empty", "too much anyway", "there was enough"],
+    ids=["others", "empty", "too much anyway", "the run would fit"],
 )
 def test_without_numbers_in_the_text_what_was_free_before_the_start_tells(
     tmp_path: Path, free: float, reserved: float, status: str
