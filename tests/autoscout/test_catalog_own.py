@@ -94,7 +94,7 @@ sets = "TransformerConfig.fast"
         ('extends = "megatron"\n' + KNOB + "replace = true", "knob 'fast' replaces nothing"),
         ('extends = "megatron"\n' + KNOB + 'when = "tpp > 1"', "'tpp' is unknown; did you mean 'tp'"),
         ('extends = "megatron"\n' + KNOB + 'when = "tp.real"', "knob 'fast': when: 'tp.real' uses Attribute"),
-        ('extends = "megatron"\n' + KNOB.replace("TransformerConfig.fast", "fast"), "takes your own knobs only as"),
+        ('extends = "megatron"\n' + KNOB.replace("TransformerConfig.fast", "fast"), "accepts your own knobs only as"),
         ('extends = "megatron"\n' + KNOB + KNOB, "knob 'fast' is declared twice"),
         ('extends = "megatron"\nknob = 3', "knob: expected `array`, got `int`"),
         ("extends =", "not valid TOML"),

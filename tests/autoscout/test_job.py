@@ -132,7 +132,7 @@ def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
         ({"repeats": "[[space.knob]]\nname = 'x'\nvalues = [1.0, inf]"}, "space.knob[0].values[1] = inf must be"),
         ({"minimize": 'minimize = "cpu_s"\nconstraints = ["cpu_s <= 1.2.3"]'}, "is not a constraint"),
         ({"layers": 'preset = ["x"]'}, "model.preset = ['x'] is unknown"),
-        ({"heads": "heads = 4\nexperts = 4"}, "write bias = false"),
+        ({"heads": "heads = 4\nexperts = 4"}, "set model.bias = false"),
         ({"hidden": "hidden = 66"}, "model.hidden 66 is not a multiple of model.heads 4"),
         ({"target": 'target = "megatrom"'}, "target = 'megatrom' is unknown; did you mean 'megatron'"),
         ({"task": 'task = "serve"'}, "traffic of a serving job needs"),

@@ -163,7 +163,7 @@ def test_several_nodes_stay_as_the_line_has_them(engine):
     launch = target_of(given).launch(given, JobSpace.of_job(given).reference)
     assert "ray start" not in slurm(launch)
     assert "the commands of the other nodes, with the same settings" in launch.missing
-    with pytest.raises(AutoscoutError, match="no Deployment can span"):
+    with pytest.raises(AutoscoutError, match="a Kubernetes Deployment cannot span"):
         k8s(launch)
     assert exported(says(engine, "-dp 8 -dpl 8"))["--data-parallel-size-local"] == 8
 

@@ -112,7 +112,9 @@ def test_a_file_that_is_not_here_is_no_model_for_its_name(tmp_path, name):
 def test_a_model_folder_that_is_not_here_is_said(tmp_path):
     _, notes = job_file(["vllm", "serve", "/nowhere/Llama-3.1-8B"], tmp_path)
     assert any(
-        note.startswith("launch.model_path: /nowhere/Llama-3.1-8B is not a folder here; name the model's")
+        note.startswith(
+            "launch.model_path: /nowhere/Llama-3.1-8B is not a folder on this machine; write the model's folder"
+        )
         for note in notes
     )
 

@@ -196,7 +196,7 @@ def test_nothing_is_left_of_what_ranks_of_a_killed_torchrun_started(bench: Bench
 def test_a_rank_log_that_cannot_be_written_is_one_sentence(bench: Bench, interpreter: Callable[[str], str]) -> None:
     folder = bench.folder()
     python = interpreter(f'mkdir "{folder}/rank-1.log"; exec {sys.executable} "$@"')
-    with pytest.raises(AutoscoutError, match="the ranks cannot write there"):
+    with pytest.raises(AutoscoutError, match="the ranks cannot write to this folder"):
         bench.profiler(tiny_job(python=python, launcher="torchrun")).run(configuration(tp=2), "tiny", folder)
 
 
