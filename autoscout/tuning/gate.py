@@ -185,7 +185,7 @@ def _judged(a: GateSide, b: GateSide, standing: pairs.PairsStanding, margin: flo
         "no worse": f"B is faster than A: {numbers}"
         if standing.high < 0
         else f"B is no more than {allowed} slower than A: {numbers}",
-        "undecided": f"undecided after {standing.pairs} pairs: B compared with A is {numbers}, and {allowed} is allowed",
+        "undecided": f"undecided after {standing.pairs} pairs: B compared with A is {numbers}, {allowed} is allowed",
     }[standing.kind]
     if standing.slow:
         sentence += f"; {standing.slow} runs were slow because of the machine, so runs at its usual speed are compared"

@@ -53,7 +53,7 @@ def test_one_measurement_is_all_that_there_is(tmp_path):
     found = driven(study(tmp_path, profiles=1), lambda knobs, number: true(knobs))
     assert found.confirmed is not None
     assert found.confirmed.name == found.confirmed.default_name
-    assert "nothing else ran" in found.confirmed.sentence
+    assert "no other configuration ran" in found.confirmed.sentence
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0])

@@ -501,4 +501,4 @@ except AutoscoutError as error:
     print("SAID", error)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=1800)
-    assert "carried.json: cannot be written (File too large); make room there" in done.stdout, done.stderr
+    assert "carried.json: the file cannot be written (File too large); free some space" in done.stdout, done.stderr

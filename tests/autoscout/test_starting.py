@@ -329,7 +329,7 @@ def test_a_server_on_gpus_is_to_be_loaded_for_longer_than_its_answers_take(tmp_p
     text = text.replace("measure_s = 60", measured).replace("concurrency = 64", load)
     (tmp_path / "job.toml").write_text(text)
     job = load_job(tmp_path / "job.toml")
-    assert any("write measure_s = 60" in note for note in target_of(job).notes_on_job(job)) == told
+    assert any("set launch.measure_s = 60" in note for note in target_of(job).notes_on_job(job)) == told
 
 
 @pytest.mark.parametrize(("limit", "ok"), [("timeout_s = 120", False), ("", False), ("timeout_s = 600", None)])

@@ -272,7 +272,7 @@ def test_a_machine_that_lacks_gpus_is_refused(tmp_path: Path) -> None:
 
 def test_unfused_attention_is_not_ranked_on_gpus(tmp_path: Path) -> None:
     python = target_with(tmp_path, [A100])
-    with pytest.raises(AutoscoutError, match="Transformer Engine is installed; set launch.transformer_engine = true"):
+    with pytest.raises(AutoscoutError, match=r"Transformer Engine is installed; set launch\.transformer_engine = true"):
         describe(job_on(("a100", 1), python=python, transformer_engine=False))
     path = Path(python)
     path.write_text(path.read_text().replace('"transformer-engine": "2", ', ""))
