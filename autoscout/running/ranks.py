@@ -22,7 +22,7 @@ class Slowest(msgspec.Struct, frozen=True):
     def sentence(self) -> str:
         where = f" ({self.device})" if self.device else ""
         others = "the others'" if self.alike else "the other devices'"
-        return f"the slowest is rank {self.rank}{where}: the same arithmetic takes {self.times:.2f}× {others} time"
+        return f"slowest: rank {self.rank}{where}, {self.times:.2f}× {others} time for the same arithmetic"
 
 
 def slowest(measurement: Measurement) -> Slowest | None:

@@ -189,7 +189,7 @@ def test_a_script_that_is_run_as_a_whole_is_told_no_flags_of_its_last_line(tmp_p
     job, notes = described([str(tmp_path / "run.sh")], tmp_path)
     assert job["launch"]["current"].startswith("bash ")
     assert "space" not in job
-    assert any("run as a whole" in note for note in notes)
+    assert any("run unchanged" in note for note in notes)
 
 
 def test_a_script_that_is_run_as_a_whole_has_the_gpus_of_all_its_commands(tmp_path):

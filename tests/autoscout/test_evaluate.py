@@ -110,7 +110,7 @@ def test_simulators_that_err_are_switched_off_with_the_reason(tmp_path):
     bench.search(30)
     (switch,) = bench.of(FidelitySwitched)
     assert bench.evaluator.fidelity == "measured"
-    assert "more than ε = 15%" in switch.why
+    assert "more than the tolerated ε = 15%" in switch.why
     last_simulated = max(i for i, e in enumerate(bench.events) if isinstance(e, Simulated))
     assert last_simulated < bench.events.index(switch)
 

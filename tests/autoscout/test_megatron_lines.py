@@ -264,7 +264,7 @@ def test_what_only_a_shell_knows_is_no_number(tmp_path):
     (tmp_path / "job.toml").write_text(
         (tmp_path / "job.toml").read_text().replace("seq_len =", "global_batch = 64\nseq_len =")
     )
-    with pytest.raises(AutoscoutError, match=r"launch.current has --micro-batch-size \$B; write its value"):
+    with pytest.raises(AutoscoutError, match=r"launch.current has --micro-batch-size \$B; write the value"):
         load_job(tmp_path / "job.toml")
 
 

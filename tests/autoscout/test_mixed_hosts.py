@@ -64,7 +64,7 @@ def test_hosts_in_another_order_than_the_jobs_nodes_are_seen_by_their_devices():
     job = paper()
     assert misplaced(job, ["NVIDIA A100-SXM4-80GB"] * 8 + ["NVIDIA A40"] * 4) == ""
     said = misplaced(job, ["NVIDIA A40"] * 4 + ["NVIDIA A100-SXM4-80GB"] * 8)
-    assert "a host has NVIDIA A40 where the job has a100" in said
+    assert "a host has NVIDIA A40, but the job's node at the same position has a100" in said
 
 
 def simulated_devices(tmp_path: Path, text: str) -> Path:

@@ -157,7 +157,7 @@ def test_explain_gives_reasons_and_the_nearest_valid_configuration():
     explanation = explain(space, parse(space, ["pp=2", "vpp=2", "overlap_p2p=false"]), default)
     assert explanation.configuration is None
     assert [v.rule for v in explanation.violations] == ["P9"]
-    assert "silently wrong" in explanation.violations[0].sentence
+    assert "trains incorrectly" in explanation.violations[0].sentence
     assert explanation.nearest is not None
     assert space.is_valid(explanation.nearest)
     assert explanation.nearest.knobs["pp"] == 2

@@ -261,7 +261,7 @@ def test_a_script_that_starts_a_server_beside_its_last_line_is_run_as_a_whole(tm
     text, notes = job_file([str(script)], tmp_path)
     made = tomllib.loads(text)
     assert (made["launch"]["script"], made["launch"]["current"]) == ("sglang-bench", "bash serve.sh")
-    assert any("run as a whole" in note for note in notes)
+    assert any("run unchanged" in note for note in notes)
 
 
 @pytest.mark.parametrize("micro", ["auto", None])

@@ -197,8 +197,8 @@ def test_a_number_that_only_a_shell_knows_is_no_value_of_a_knob(tmp_path):
     text, notes = job_file([line], tmp_path)
     path = tmp_path / "job.toml"
     path.write_text(text.replace('"GPU"', '"h100"'))
-    with pytest.raises(AutoscoutError, match=r"has --max_batch_size \$CONC; write its value"):
+    with pytest.raises(AutoscoutError, match=r"has --max_batch_size \$CONC; replace \$CONC with its value"):
         load_job(path)
-    assert any("by the value" in note and "$CONC" in note for note in notes)
+    assert any("with the value" in note and "$CONC" in note for note in notes)
     path.write_text(path.read_text().replace("$((8 * CONC))", "4096").replace("$CONC", "16"))
     assert JobSpace.of_job(load_job(path)).reference.knobs["tokens"] == 4096

@@ -203,7 +203,7 @@ def test_explain(job):
     bad = autoscout("explain", TINY, "pp=2", "vpp=2", "overlap_p2p=false")
     assert bad.returncode == 3
     assert "not valid" in bad.stdout
-    assert "silently wrong" in bad.stdout
+    assert "trains incorrectly" in bad.stdout
     assert "nearest valid" in bad.stdout
 
 

@@ -253,9 +253,9 @@ def test_other_versions_and_other_files_are_refused(launcher, tmp_path):
     over = launcher(worker=str(alike))
     theirs.write_text("ours")
     try:
-        with pytest.raises(AutoscoutError, match="h1: has torch h1, and h0 has h0; ranks of one"):
+        with pytest.raises(AutoscoutError, match="h1: has torch h1, and h0 has h0; all ranks of an"):
             over.probe(differ, [])
-        with pytest.raises(AutoscoutError, match=f"h1: {theirs} is missing or differs from h0"):
+        with pytest.raises(AutoscoutError, match=f"h1: {theirs} is missing or differs from the file on h0"):
             over.probe(alike, [theirs])
         assert over.probe(alike, []) == {"torch": "2", "device": "cpu", "devices": "4", "hosts": "2 + 2"}
     finally:
