@@ -281,8 +281,8 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
         batch = each * max(count // apart, 1)
         if "global_batch" not in made.get("traffic", {}) and nodes[0]["device"] in ("cpu", _SOME_GPU):
             notes.append(
-                f"traffic.global_batch: a step's {batch} samples are for {count} of these; with another "
-                f"number of devices write {each} for each{f' {apart}' * (apart > 1)}"
+                f"traffic.global_batch: {batch} samples per step are for {count} device{'s' * (count > 1)}; for a "
+                f"different number of devices, write {each} samples per {f'{apart} devices' if apart > 1 else 'device'}"
             )
         made["traffic"] = {"global_batch": batch} | made.get("traffic", {})
     shown = shlex.split(made.get("launch", {}).get("current", "")) or line.words

@@ -144,7 +144,8 @@ def test_a_batch_of_devices_that_nobody_says_is_said_to_be_theirs(tmp_path, more
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "train_batch_size": "auto"}')
     text, notes = job_file(shlex.split(FINETUNE.replace("--nproc_per_node=4", "") + more), tmp_path)
     assert "global_batch = 8" in text
-    assert any("8 samples are for 1 of these; with another number of devices write 8 for each" in n for n in notes)
+    assert any("8 samples per step are for 1 device; for a different number" in n for n in notes)
+    assert any("of devices, write 8 samples per device" in n for n in notes)
 
 
 def test_a_program_whose_settings_are_in_a_file_is_not_told_the_trainer_s_flags(tmp_path):
