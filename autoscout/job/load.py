@@ -76,7 +76,9 @@ def job_of_file(data: dict[str, Any], path: Path, folder: Path) -> Job:
     if isinstance(model := data.get("model"), dict) and "from" in model:
         config = model.pop("from")
         if not isinstance(config, str) or "preset" in model:
-            raise AutoscoutError(f"{path}: model.from must be one config.json, instead of a preset", 2)
+            raise AutoscoutError(
+                f"{path}: model.from must be the path of a config.json; if there is a preset, remove it", 2
+            )
         data["model"] = {**shape_of(Path(config), str(data.get("task", "pretrain"))), **model}
     if isinstance(model := data.get("model"), dict) and isinstance(lora := model.get("lora"), dict):
         usual = finetune.usual_modules(data.get("target", ""), bool(model.get("experts")))

@@ -82,7 +82,7 @@ def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str
     notes = ["traffic: write your batch size and sequence length; for serving, set task = 'serve' and target = 'vllm'"]
     if kind == "cpu":
         model = {**model, "dtype": "fp32"}
-        notes.append("dtype: single precision is set, since most CPUs only emulate bf16; on GPUs, remove it")
+        notes.append("dtype: fp32 is set, because most CPUs only emulate bf16; on GPUs, remove model.dtype")
         notes.append(
             f"{NO_GPU}, so these are CPU ranks; for GPUs write nodes = [{{ device = '{an_example()}', count = 8 }}], "
             f"with your kind, and under [launch] transformer_engine = true and timeout_s = {GPU_TIMEOUT_S}"

@@ -126,7 +126,9 @@ def _comparable(a: Side, b: Side) -> None:
             f"{a.label} runs on {ours} and {b.label} on {theirs}: a gate compares sides on the same hardware", 2
         )
     if a.job.objective != b.job.objective:
-        raise AutoscoutError(f"{a.label} and {b.label} have different objectives; a gate compares one number", 2)
+        raise AutoscoutError(
+            f"{a.label} and {b.label} have different objectives; a gate needs the same objective for both", 2
+        )
 
 
 def _same_hardware(a: Mapping[str, str], b: Mapping[str, str]) -> None:

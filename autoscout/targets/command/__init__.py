@@ -145,7 +145,7 @@ class Command(Target):
         if others := self.not_modelled(job):
             notes.append(f"predictions leave out {listed(others)}")
         if preset.phases and (lag := phases.updates(job, JobSpace.of_job(job).reference) - 1) > 0:
-            notes.append(f"training uses answers drawn up to {lag} update{'s' * (lag > 1)} earlier")
+            notes.append(f"training uses answers generated up to {lag} update{'s' * (lag > 1)} earlier")
         if job.launch.script and not preset.proven:
             guessed = preset.served is None and self.simulators(job)
             notes.append(

@@ -112,6 +112,6 @@ def ready(job: Job, version: str) -> str:
     folder = Path(tempfile.mkdtemp(prefix="autoscout-rehearsal-"))
     ran = rehearsed(job, folder)
     if ran.status != "ok":
-        raise AutoscoutError(f"{found.verdict}, but two layers do not train on it: {ran.evidence}", 2)
+        raise AutoscoutError(f"{found.verdict}, but a test training of two layers failed: {ran.evidence}", 2)
     shutil.rmtree(folder, ignore_errors=True)  # after a failure, the logs are kept, because the evidence names them
     return f"{found.verdict}, and two layers trained on it"
