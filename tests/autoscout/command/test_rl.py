@@ -190,7 +190,7 @@ def test_other_answers_are_compared_as_averages_and_older_ones_are_another_train
     assert check.compare(reference, measured([0.55, 0.2, 0.62, 0.1], norm=2.0, vllm=True)) == ""
     assert "reward of update 1" in check.compare(reference, measured([0.9, 0.02, 0.6, 0.1], vllm=True))
     older = measured([0.5, 0.02, 0.6, 0.1], lag=3.0, vllm=False)
-    assert "drawn up to 3 updates earlier" in check.compare(reference, older)
+    assert "generated up to 3 updates earlier" in check.compare(reference, older)
     stated = job(('"samples_per_s"\n[launch]', '"samples_per_s"\nconstraints = ["lag_updates <= 3"]\n[launch]'))
     assert target_of(stated).equivalence(stated).compare(reference, older) == ""
 
