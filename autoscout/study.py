@@ -177,7 +177,7 @@ class Study:
         asked = configuration if isinstance(configuration, Configuration) else Configuration(dict(configuration))
         if asked.id not in self._asked:
             raise AutoscoutError(
-                f"{self.space.name(asked) or asked.knobs} was not asked for, or already has its result", 2
+                f"{self.space.name(asked) or asked.knobs} was not returned by ask(), or already has a result", 2
             )
         status = self._status(failed, metrics or {})
         experiment = self._asked[asked.id][0]
@@ -260,7 +260,9 @@ class Study:
                 f"the result has no '{wanted}', which the objective needs; it has {listed(metrics) or 'no metrics'}", 2
             )
         if not 0 < metrics[wanted] < math.inf:  # also true for NaN
-            raise AutoscoutError(f"{wanted} = {metrics[wanted]} is not a result; tell how the run failed instead", 2)
+            raise AutoscoutError(
+                f"{wanted} = {metrics[wanted]} is not a valid result; if the run failed, report it with failed = …", 2
+            )
         return "ok"
 
 
@@ -274,12 +276,12 @@ def _job_and_space(
     if not isinstance(what, Space) or isinstance(what, JobSpace):
         if minimize or maximize or constraints:
             raise AutoscoutError(
-                "a job already has its objective; give minimize, maximize and constraints with a space only", 2
+                "the job file already has an objective; pass minimize, maximize and constraints only with a Space", 2
             )
         job = what.job if isinstance(what, JobSpace) else what if isinstance(what, Job) else load_job(what)
         return job, what if isinstance(what, JobSpace) else JobSpace.of_job(job)
     if bool(minimize) == bool(maximize):
-        raise AutoscoutError("a study over a space needs one of minimize= and maximize=, naming its metric", 2)
+        raise AutoscoutError("a study over a Space needs either minimize= or maximize=, with the name of a metric", 2)
     objective = Objective(minimize=minimize, maximize=maximize, constraints=list(constraints))
     job = Job(name=name, target="command", objective=objective)
     if problem := next(metric_problems(job, ()), None):

@@ -109,7 +109,7 @@ def _without_secrets(found: Launch) -> Launch:
     arguments = {flag: _of_flag(flag, value) for flag, value in found.arguments.items()}
     missing = [*found.missing, *(f"{name}, set in the environment where this runs" for name in unset)]
     if secrets.HIDDEN in str([program, *arguments.items()]):
-        missing.append(f"the value in place of each {secrets.HIDDEN}, which is not stored")
+        missing.append(f"the secret value in place of each {secrets.HIDDEN}, because secrets are not stored")
     return msgspec.structs.replace(
         found,
         program=program,
@@ -132,7 +132,10 @@ def _on_kinds(job: Job, configuration: Configuration, found: Launch) -> dict[str
     alone = len(set(kinds)) == 1
     fields = {"mixed": True, "kinds": found.kinds or (kinds[:1] * len(found.devices) if alone else [])}
     if job.task == "serve":
-        fields["missing"] = [*found.missing, "the other kinds of device, which `--format router` includes"]
+        fields["missing"] = [
+            *found.missing,
+            "servers on the cluster's other kinds of device (`--format router` exports all of them)",
+        ]
     return fields
 
 
@@ -168,7 +171,9 @@ def checked(job: Job, found: Launch, form: str, soak: bool = False) -> float:
     """
     if secrets.HIDDEN in str([found.program, *found.arguments.items()]):
         raise AutoscoutError(
-            f"the launch contains {secrets.HIDDEN} in place of a secret, which is not stored; write the value there", 2
+            f"the launch contains {secrets.HIDDEN} in place of a secret, because secrets are not stored; "
+            "replace it with the value",
+            2,
         )
     target = target_of(job)
     return target.soak(job, found, form) if soak else target.check(job, found, form)

@@ -44,14 +44,14 @@ def headline(found: Verdict) -> str:
     if c is None:
         if found.kept or gain < _NOTICED:
             return f"Nothing better than {found.reference} found in {seen}, each measured once{_left(found.left)}"
-        return f"{_better(found, gain)}, by single runs of {seen}: not proven"
+        return f"{_better(found, gain)}, measured once per configuration ({seen}), so not proven"
     if c.verdict == "faster" or (c.low is not None and c.low > 1):
         sure = "" if c.low is None or c.high is None else f" (95 %: {_percent(c.low)} to {_percent(c.high)} %)"
         return f"{_better(found, gain)}, sure{sure}"
     if found.kept:
         return f"Nothing better than {found.reference} found; {seen} measured{_left(found.left)}"
     if gain < _NOTICED:
-        return f"As good as {found.reference}, within 1 %: a tie of {seen}"
+        return f"No configuration differs from {found.reference} by 1 % or more; {seen} measured"
     likely = c.p_better is not None and c.p_better >= _LIKELY and c.noise is not None
     return f"{'Probably' if likely else 'Perhaps'} {_better(found, gain)}, not proven{_decided_by(c, found.round_s)}"
 
@@ -76,12 +76,12 @@ def _left(chance: float | None) -> str:
     if chance is None:
         return ""
     shown = "under 1" if chance < 0.01 else f"{100 * chance:.0f}"
-    return f", chance that one 1 % better is left: {shown} %"
+    return f"; chance that a configuration at least 1 % better remains: {shown} %"
 
 
 def _decided_by(confirmed: Confirmed, round_s: float | None) -> str:
     if confirmed.more is None:
-        return f": measured in {several(confirmed.pairs, 'round')} only"
+        return f": only {several(confirmed.pairs, 'round')} of measurements"
     missing = max(1, confirmed.more - confirmed.pairs)
     takes = "" if round_s is None else f" (about {_duration(missing * round_s)})"
     return f": {several(missing, 'more round')}{takes} would decide"

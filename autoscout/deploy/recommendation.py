@@ -105,12 +105,14 @@ def best_of_job(kb: Path, job: Job) -> Recommendation:
     if not rows:
         rows_known, answers = (len(store.measurements(kb, job=job.id, answers=only)) for only in (False, True))
         what = (
-            f"{rows_known} rows of {job.name} are known, but none applies here"
+            f"{rows_known} measurements of {job.name} are known, but none applies to this cluster and space"
             if rows_known
             else f"nothing is known about {job.name}"
         )
-        trusted = ", or trust who measured them (`autoscout kb trust`)" if rows_known and not answers else ""
-        raise AutoscoutError(f"{what} yet; `autoscout tune` measures it{trusted}", 1)
+        trusted = (
+            ", or trust the source of those measurements (`autoscout kb trust`)" if rows_known and not answers else ""
+        )
+        raise AutoscoutError(f"{what}; run `autoscout tune` to measure it{trusted}", 1)
     searched = next((m.context for _, m in reversed(rows) if SETTINGS not in m.environment), rows[-1][1].context)
     confirmed, context = None, searched
     for session in dict.fromkeys(session for session, m in reversed(rows) if m.context == searched):
@@ -238,8 +240,8 @@ def _disturbed(measured: list[Measurement]) -> str:
     if share < BUSY:
         return ""
     return (
-        f"other work took {share:.0%} of this machine's CPU time: times are longer and less certain than on a quiet "
-        "machine"
+        f"other processes took {share:.0%} of this machine's CPU time, so times are longer and less certain than "
+        "on an idle machine"
     )
 
 
@@ -284,13 +286,13 @@ def _evidence(confirmed: Confirmed | None, called: str, repeats: int, configurat
     seen = f"best of {several(configurations, 'measured configuration')}"
     if confirmed is None:
         times = "once" if repeats == 1 else f"{repeats} times"
-        return f"{seen}; measured {times}, not re-measured in turns with {called}"
+        return f"{seen}, each measured {times}; the winner and {called} were not re-measured in alternation"
     if confirmed.sentence:
         return f"{seen}; re-measured in rounds: {confirmed.sentence}{_next_best(confirmed)}"
     times = f"{confirmed.pairs} times" if confirmed.pairs > 1 else "once"
-    text = f"{seen}; finalists re-measured {times} in turns: "
+    text = f"{seen}; finalists re-measured {times}, in alternation: "
     if confirmed.name == confirmed.default_name:
-        text += f"keep {called}, nothing is measurably faster"
+        text += f"keep {called}, since no configuration is measurably faster"
     elif confirmed.gain is None:
         text += f"{called} did not run"
     else:
@@ -321,8 +323,8 @@ def nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Conf
     if not 0 < ours < theirs:
         return ""
     return (
-        "; noise cannot tell these apart, so the one nearest to today's launch is preferred: it changes "
-        f"{ours} of its knobs, {confirmed.rival_name} {theirs}"
+        "; the two differ by less than the noise, so the one closer to today's launch is preferred: it changes "
+        f"{ours} knobs, {confirmed.rival_name} changes {theirs}"
     )
 
 

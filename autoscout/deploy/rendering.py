@@ -51,8 +51,11 @@ def command(launch: Launch) -> str:
         return "\n".join([*lines, program_lines(launch)]) + "\n"
     if launch.nodes == 1:
         return "\n".join([*lines, torchrun(launch, str(launch.ranks[0]), [])]) + "\n"
-    lines.append(f"# on each of the {launch.nodes} nodes: HEAD is the first one's address, NODE is 0, 1, …")
-    lines += comments(f"measured on {', '.join(launch.hosts)}, in this order" if launch.hosts else "")
+    lines.append(
+        f"# on each of the {launch.nodes} nodes: set HEAD to the first node's address, and NODE to the node's "
+        "number (0, 1, …)"
+    )
+    lines += comments(f"measured on hosts {', '.join(launch.hosts)}, in this order" if launch.hosts else "")
     counts = str(launch.ranks[0])
     if launch.per_node is None:
         lines.append(f"RANKS=({' '.join(map(str, launch.ranks))})  # ranks of each node")

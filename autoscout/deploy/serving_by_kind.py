@@ -51,12 +51,14 @@ def fleet(kb: Path, session: str) -> list[ServedKind]:
     job = store.session_started(kb, session).job
     kinds = list(dict.fromkeys(node.device for node in job.cluster.nodes))
     if job.task != "serve" or len(kinds) < 2:
-        raise AutoscoutError("--format router is for a job that serves with several kinds of device", 2)
+        raise AutoscoutError(
+            "--format router needs a job whose cluster has several kinds of device; choose a different --format", 2
+        )
     rows = measured_in(journals.events(store.journalled(kb, session) / "journal.jsonl"))
     space = JobSpace.of_job(job)
     found = [one for kind in kinds if (one := _of_kind(kb, space, kind, rows)) is not None]
     if not found:
-        raise AutoscoutError(f"nothing serves {job.name} on any of its devices", 3)
+        raise AutoscoutError(f"no configuration serves {job.name} on any kind of its devices alone", 3)
     weights = shares([one.rate for one in found])
     return [msgspec.structs.replace(one, weight=weight) for one, weight in zip(found, weights, strict=True)]
 
@@ -81,7 +83,7 @@ def router(kb: Path, session: str) -> str:
     best = max(one.rate for one in served)
     lines = comments(
         f"{job.name}: requests per second: {rates}; together {total:.3g}, {total / best:.2f} times the best kind alone",
-        "the sum was not measured: each kind was measured or predicted alone, under the whole load",
+        "the total was not measured: each kind of device was measured or predicted separately, under the whole load",
     )
     for one in served:
         text = rendering.command(one.launch)

@@ -29,14 +29,18 @@ def script(form: str, job: Job, file: Path, kb: Path, options: list[str]) -> str
     counts = {(node.device, node.count) for node in job.cluster.nodes}
     if len(counts) > 1:
         raise AutoscoutError(
-            "one allocation cannot request nodes that differ: allocate whole nodes with salloc, or write a host "
-            "file, and start `autoscout tune` there",
+            "the job's nodes differ, and one Slurm or JobSet script cannot request different nodes: allocate "
+            "them with salloc or list them in a host file, and run `autoscout tune` there",
             2,
         )
     wanted = "slurm" if form == "slurm" else "ray"
     file, several = job_file(file), len(job.cluster.nodes) > 1
     if several and job.cluster.hosts != wanted:
-        raise AutoscoutError(f'the job has {len(job.cluster.nodes)} nodes: this needs cluster.hosts = "{wanted}"', 2)
+        raise AutoscoutError(
+            f'the job has {len(job.cluster.nodes)} nodes: set cluster.hosts = "{wanted}" to run them under this '
+            "scheduler",
+            2,
+        )
     return _sbatch(job, file, kb, options) if form == "slurm" else _jobset(job, file, options)
 
 
@@ -58,7 +62,10 @@ def _sbatch(job: Job, file: Path, kb: Path, options: list[str]) -> str:
             else "# add --time: the job has no budget.wall",
             f"#SBATCH --no-kill --requeue --open-mode=append --signal=B:USR1@{_WARNED_S}",
             *([] if on_cpu else comments(PROCESSORS)),
-            "# a lost node is reported and left out; add what your site needs: --account, --partition",
+            (
+                "# a lost node is reported and no longer used; add the options that your site requires, such as "
+                "--account and --partition"
+            ),
             f'SESSION={shlex.quote(name)}-"$SLURM_JOB_ID"',
             f'if [ -d {shlex.quote(str(sessions_folder(kb.absolute())))}/"$SESSION" ]',
             f'then {shlex.join(again)} "$SESSION" &',

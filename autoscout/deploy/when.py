@@ -83,7 +83,9 @@ def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
     moved = [c for c in changes if abs(c.now - c.then) > MOVED * c.then]
     if not moved:
         return StillRight(
-            kind="still right", sentence=f"{winner.name} is still right: the load is as tuned", changes=changes
+            kind="still right",
+            sentence=f"{winner.name} is still right: the load has not changed since it was tuned",
+            changes=changes,
         )
     words = ", ".join(f"{c.name} {c.now:.4g} instead of {c.then:.4g}" for c in moved)
     space = JobSpace.of_job(today)
@@ -97,7 +99,8 @@ def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
     gain = best.value / ours.value if up else ours.value / best.value
     if gain < 1 + _BETTER:
         sentence = (
-            f"{winner.name} is still right: the load has changed ({words}), and nothing is predicted to be better"
+            f"{winner.name} is still right: the load has changed ({words}), but no configuration is predicted "
+            "to be better"
         )
         return StillRight(kind="still right", sentence=sentence, changes=changes)
     pays = winner.spent_s / (1 - 1 / gain)
@@ -149,7 +152,9 @@ def tuned_step(winner: Winner) -> float:
     """The winner's step time in seconds. Errors: AutoscoutError (exit 2) if none of its runs has step times."""
     then = [m.metrics[STEP] for m in winner.measured if STEP in m.metrics]
     if not then:
-        raise AutoscoutError(f"no run of {winner.name} was measured by {STEP}, so no log can be compared with it", 2)
+        raise AutoscoutError(
+            f"no run of {winner.name} has a {STEP}, so a log's step times cannot be compared with it", 2
+        )
     return statistics.median(then)
 
 
@@ -166,8 +171,9 @@ def of_steps(winner: Winner, steps: list[float]) -> StillRight:
         )
         return StillRight(kind="still right", sentence=sentence, changes=[change])
     sentence = (
-        f"steps of {winner.name} take {100 * slower:.0f} % longer than when it was tuned {interval}: the machine, the "
-        f"data or the software has changed; `autoscout gate` shows which, and tuning took {_minutes(winner.spent_s)}"
+        f"steps of {winner.name} take {100 * slower:.0f} % longer than when it was tuned {interval}: the machine, "
+        "the data or the software has changed; `autoscout gate` finds out which; tuning again would take about "
+        f"{_minutes(winner.spent_s)}"
     )
     return StillRight(kind="probably not", sentence=sentence, changes=[change])
 

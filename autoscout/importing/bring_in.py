@@ -58,7 +58,7 @@ def bring_in(
     brought = bring_in_all(kb, path, job, ImportOptions(maps, sets, units, reader, dry_run))
     if len(brought.imports) > 1:
         found = ", ".join(done.reader for done in brought.imports)
-        raise AutoscoutError(f"{path} has results of several tools ({found}); name one with --reader", 2)
+        raise AutoscoutError(f"{path} contains results of several tools ({found}); choose one with --reader NAME", 2)
     return brought.imports[0]
 
 
@@ -79,7 +79,7 @@ def bring_in_all(kb: Path, path: Path, job: Job, options: ImportOptions) -> Brou
             raise problems[0] if problems else AutoscoutError(f"{path}: {_unknown(kb, path)}", 2)
         rows, bad = sum(done.rows for done in brought), [bad for done in brought for bad in done.bad]
         example = f"; {bad[0].where}: {bad[0].reason}" if bad else ""
-        raise AutoscoutError(f"{path}: not one of its {rows} rows can be imported{example}", 2)
+        raise AutoscoutError(f"{path}: none of its {rows} rows can be imported{example}", 2)
     return Brought(brought, left + [Bad("", str(error).removeprefix(f"{path}: ")) for error in problems])
 
 
@@ -141,7 +141,9 @@ def _imported(kb: Path, path: Path, job: Job, space: Space, source: RowSource, o
     def measurements() -> Iterator[Measurement]:
         yield from converting.measurements()
         if path.is_file() and changed(path) != before:
-            raise AutoscoutError(f"{path} changed while it was read; import it again once it is written", 2)
+            raise AutoscoutError(
+                f"{path} changed while it was being read; import it again when its writer has finished", 2
+            )
 
     if options.dry_run:
         for _ in measurements():
@@ -165,7 +167,7 @@ def _caught(path: Path, reader: str, work: Callable[[], T]) -> T:
     except RAISED as error:
         text = " ".join(str(error).split())[:200]
         raise AutoscoutError(
-            f"{path} is not a known kind of {reader} result ({type(error).__name__}: {text})", 2
+            f"{path} cannot be read as a {reader} result ({type(error).__name__}: {text})", 2
         ) from error
 
 

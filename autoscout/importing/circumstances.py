@@ -71,7 +71,7 @@ def another_job(stated: Mapping[str, Cell], job: Job, lengths: Lengths, table: b
         return found
     engine = str(stated.get("engine") or "")
     if engine and not job.launch.command and job.target not in _WORD.findall(engine.lower()):
-        return f"was measured with {engine}, but the job is for {job.target}"
+        return f"the result was measured with {engine}, but the job's target is {job.target}"
     if job.task == "serve":
         lengths_count = not failure(stated)  # if requests failed, the stated lengths cover only the successful requests
         silent = table and not any(name in stated for name in LOAD)
@@ -90,7 +90,7 @@ def _other_load(stated: Mapping[str, Cell], traffic: Traffic) -> str:
     wanted = _load(traffic.rate or math.inf, traffic.concurrency or math.inf)
     wanted = wanted if traffic.rate or traffic.concurrency else "the arrivals of a trace"
     if not any(name in stated for name in LOAD):
-        return f"does not state its load, but the job has {wanted}"
+        return f"the result does not state its load, but the job has {wanted}"
     rate, limit = _limit(stated, "rate"), _limit(stated, "concurrency")
     sent, burstiness, ramp = (
         number_in(stated.get("requests")),
@@ -113,7 +113,7 @@ def _other_load(stated: Mapping[str, Cell], traffic: Traffic) -> str:
         same, found = False, f"{found} (burstiness {burstiness:g})"
     if ramp not in (None, "", 0, False):
         same, found = False, f"{found}, ramped up ({ramp})"
-    return "" if same else f"was measured with {found}, but the job has {wanted}"
+    return "" if same else f"the result was measured with {found}, but the job has {wanted}"
 
 
 def _load(rate: float, limit: float) -> str:
@@ -129,7 +129,7 @@ def _other_lengths(stated: Mapping[str, Cell], lengths: Lengths) -> str:
         found = number_in(stated.get(name))
         error = spread if math.isnan(count) else _ERRORS * spread / math.sqrt(max(count, 1.0))
         if not math.isnan(found) and abs(found - mean) > max(_LENGTH * mean, error) + _MARKS[name]:
-            return f"has {found:,.0f} {name.replace('_', ' ')} per request, but the job has {mean:,.0f}"
+            return f"the result has {found:,.0f} {name.replace('_', ' ')} per request, but the job has {mean:,.0f}"
     return ""
 
 
@@ -145,11 +145,14 @@ def _other_model(stated: Mapping[str, Cell], model: Model) -> str:
         there = models()[preset]
         if (there["layers"], there["hidden"]) != (here.layers, here.hidden):
             sizes = f"{there['layers']} layers of {there['hidden']:,}"
-            return f"is of the model {named} ({sizes}); the job's has {here.layers} layers of {here.hidden:,}"
+            return (
+                f"the result is of model {named} ({sizes}), but the job's model has {here.layers} layers of "
+                f"{here.hidden:,}"
+            )
         return ""
     size, count = size_stated(named), parameters(model)
     if size and not size / _SIZE <= count <= size * _SIZE:
-        return f"belongs to the model {named}, but the job's model has {count / 1e9:.3g} billion parameters"
+        return f"the result is of model {named}, but the job's model has {count / 1e9:.3g} billion parameters"
     return ""
 
 
@@ -167,7 +170,7 @@ def _other_sizes(stated: Mapping[str, Cell], job: Job) -> str:
         found = number_in(stated.get(name))
         near = found and name == "global_batch" and abs(found - value) <= _ROUNDED * value
         if value and not math.isnan(found) and found != value and not near:
-            return f"belongs to another job: {name} {found:g}, not {value}"
+            return f"the result is of a different job: its {name} is {found:g}, not {value}"
     return ""
 
 

@@ -31,7 +31,9 @@ def read_csv(path: Path) -> RowSource:
     except (UnicodeDecodeError, UnicodeError, OSError, EOFError) as error:
         raise _unreadable(path, 1, error) from error
     if len(first) == _LINE:
-        raise AutoscoutError(f"{path}: its first line is longer than {_LINE:,} characters; is it a table?", 2)
+        raise AutoscoutError(
+            f"{path}: its first line is longer than {_LINE:,} characters, so it is probably not a CSV table", 2
+        )
     if not first.strip():
         raise AutoscoutError(f"{path} is empty; its first line must name the columns", 2)
     delimiter = max(_DELIMITERS, key=first.count)
@@ -79,7 +81,7 @@ class _Unpacked(io.RawIOBase):
         count = self._file.readinto(into)
         self._left -= count
         if self._left < 0:
-            raise OSError(f"it unpacks to more than {_UNPACKED_RATIO} times its size")
+            raise OSError(f"its decompressed size is more than {_UNPACKED_RATIO} times its compressed size")
         return count
 
     def close(self) -> None:
@@ -98,7 +100,7 @@ def _csv_rows(path: Path, file: IO[str], columns: list[str], delimiter: str) -> 
                 return
             except csv.Error as error:
                 line = 1 + reader.line_num
-                yield Row(f"line {line}", {}, f"is not CSV ({error})")
+                yield Row(f"line {line}", {}, f"the line is not CSV ({error})")
                 continue
             except (UnicodeDecodeError, UnicodeError, OSError, EOFError) as error:
                 raise _unreadable(path, 2 + reader.line_num, error) from error
@@ -106,7 +108,7 @@ def _csv_rows(path: Path, file: IO[str], columns: list[str], delimiter: str) -> 
             if not any(cells):
                 continue
             if len(cells) != len(columns):
-                yield Row(f"line {line}", {}, f"has {len(cells)} fields, but the header has {len(columns)}")
+                yield Row(f"line {line}", {}, f"the line has {len(cells)} fields, but the header has {len(columns)}")
                 continue
             if delimiter == ";":
                 cells = [f"{found[1]}.{found[2]}" if (found := _DECIMAL_COMMA.fullmatch(c)) else c for c in cells]
@@ -134,7 +136,9 @@ def _unreadable(path: Path, line: int, error: Exception) -> AutoscoutError:
             f"iconv -f latin1 -t utf-8 {path.name} > utf8-{path.name}",
             2,
         )
-    return AutoscoutError(f"{path}: is cut off or malformed near line {line} ({error}); nothing was stored", 2)
+    return AutoscoutError(
+        f"{path}: the file is truncated or malformed near line {line} ({error}); nothing was stored", 2
+    )
 
 
 def _first_undecodable(path: Path, line: int) -> int:

@@ -154,9 +154,12 @@ class Converting:
             known, evidence = "wrong", f"{not_finite} is not a number"
         configuration, name, valid = self._configured(row.cells)
         if known != "ok" and not row.said and not any(row.cells.get(c) not in (None, "") for c, _ in self._knobs):
-            raise ValueError("failed, and states no knob of the job and no load: it may belong to any other job")
+            raise ValueError(
+                "the run failed, and its row has neither a knob of the job nor a load, so it may belong to a "
+                "different job"
+            )
         if known == "ok" and not any(name in metrics for name in self.named):
-            raise ValueError(f"has no metric{self._why_none(row)}")
+            raise ValueError(f"the row has no metric{self._why_none(row)}")
         self._refuse(metrics, known, cost_s, at)
         if known == "ok" and (wrong := implausible(metrics, row.said, self.job)):
             raise ValueError(wrong)
@@ -189,7 +192,9 @@ class Converting:
                     value = text if use.factor == 1 else number_in(text) * use.factor
                     knobs[use.name] = knob_value(self.space, use.name, value)
             if not knobs:
-                raise ValueError("has no knob of the job: give its configuration with --set KNOB=VALUE or --set NAME")
+                raise ValueError(
+                    "the row has no knob of the job; give its configuration with --set KNOB=VALUE or --set NAME"
+                )
             configuration = Configuration({k.name: knobs[k.name] for k in self.space.knobs if k.name in knobs})
             door.check_configuration(configuration)
             self._seen[texts] = configuration, self.space.name(configuration), self.space.is_valid(configuration)
@@ -199,21 +204,24 @@ class Converting:
         """Raises ValueError for impossible numbers. NaN is an unknown time."""
         if known == "ok" and not self.wanted & metrics.keys():
             raise ValueError(
-                f"does not belong to a {self.job.task} job: it has {', '.join(sorted(self.named & metrics.keys()))}"
+                f"the row is not of a {self.job.task} job: its metrics are "
+                f"{', '.join(sorted(self.named & metrics.keys()))}"
             )
         for name, value in metrics.items():
             least = 0.0 if name not in (self.job.objective.metric, "step_time_s") or known != "ok" else _LEAST
             if name in self.named and not (value == 0 == least or _LEAST <= value <= _MOST):
                 raise ValueError(f"{name} is {value:g}, which is impossible")
         if not (0 <= cost_s <= _MOST or math.isnan(cost_s)) or not (0 <= at < door.LATEST or math.isnan(at)):
-            raise ValueError(f"its duration {cost_s:g} s, or its end at {at:g}, is impossible")
+            raise ValueError(
+                f"the row's duration ({cost_s:g} s) or end time ({at:g}, in seconds since 1970) is impossible"
+            )
 
     def _why_none(self, row: Row) -> str:
         """Returns the reason why a row has no metric, as the end of a sentence."""
         for column, use, _, _ in self._columns:
             if use.kind == "metric" and (cell := row.cells.get(column)) not in (None, ""):
                 return f": {column} is '{cell}', which is not a number"
-        return "" if self.named else ": give the column that has one with --map COLUMN=METRIC"
+        return "" if self.named else "; name the column that contains one with --map COLUMN=METRIC"
 
     def _metric(self, metrics: dict[str, float], use: Use, unit: str, column: str, cell: Cell) -> None:
         number = number_in(cell) * use.factor
@@ -245,9 +253,9 @@ def _status(text: str) -> Status:
         return "ok"
     word = text.strip().lower()
     if word in _NOT_ENDED:
-        raise ValueError(f"is {word}, so it is not complete")
+        raise ValueError(f"the run is {word}, so its result is not complete")
     if word not in _WORDS:
-        raise ValueError(f"its status '{text}' is unknown")
+        raise ValueError(f"the row's status '{text}' is unknown")
     return _WORDS[word]
 
 

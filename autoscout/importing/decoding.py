@@ -80,7 +80,7 @@ def _of_line(number: int, line: bytes, wanted: set[str] | None) -> tuple[str, Tr
     try:
         return f"line {number}", _object(line, wanted), ""
     except ValueError as error:
-        return f"line {number}", {}, f"is not JSON, or is truncated ({error})"
+        return f"line {number}", {}, f"the file is not JSON, or is truncated ({error})"
 
 
 def _of_whole(content: bytes, wanted: set[str] | None, repair: str) -> Documents:
@@ -140,7 +140,7 @@ def _parsed(text: bytes) -> Any:
 
 def _table(found: Any) -> Tree:
     if not isinstance(found, dict):
-        raise ValueError("contains no table of results")
+        raise ValueError("the file contains no table of results")
     return found
 
 

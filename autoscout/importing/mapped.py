@@ -63,7 +63,7 @@ def torn(path: Path) -> str:
         if path.suffix in (".json", ".jsonl"):
             next(documents(path, "json", wanted=set()), None)
     except BROKEN as error:
-        return f"is not JSON, or is truncated ({' '.join(str(error).split())[:100]})"
+        return f"the file is not JSON, or is truncated ({' '.join(str(error).split())[:100]})"
     except OSError:
         pass
     return ""
@@ -93,7 +93,7 @@ def rows(path: Path, tool: ToolFile, where: str, whole: Tree | None = None) -> I
         yield Row(where, {}, str(error))
     except (OSError, *BROKEN) as error:
         reason = " ".join(str(error).split())[:200]
-        yield Row(where, {}, f"is not a complete file of {tool.tool} ({reason})")
+        yield Row(where, {}, f"the file is not a complete result of {tool.tool} ({reason})")
 
 
 def keys_by_kind(tools: tuple[ToolFile, ...]) -> Keys:
@@ -163,7 +163,7 @@ def _other_unit(row: Tree, top: Tree, tool: ToolFile) -> str:
     for path, unit in tool.units.items():
         found = _looked_up(path, row, top)
         if found not in (None, unit):
-            return f"states {path} {found}, but is read as {unit}"
+            return f"the file states {path} = {found}, but its values are read as {unit}"
     return ""
 
 
@@ -211,12 +211,17 @@ def _status(row: Tree, top: Tree, tool: ToolFile) -> tuple[dict[str, str], str]:
     if word is not None and str(word) in how.left_out:
         return {}, how.left_out[str(word)]
     if how.finished and _looked_up(how.finished, row, top) in (None, False, ""):
-        return {}, "belongs to a run that has not ended"
+        return {}, "the run has not ended"
     ours = how.words.get(str(word), "" if word is None else how.words.get("*", ""))
     if not how.of or (isinstance(word, float) and not ours):  # the value is a number rather than a status word
         return {}, ""
     if not ours:
-        return {}, f"its status '{word}' is unknown" if word is not None else "does not state how it ended"
+        return (
+            {},
+            f"the run's status '{word}' is unknown"
+            if word is not None
+            else "the file does not state how the run ended",
+        )
     return {"status": ours} | ({} if ours == "ok" else {"evidence": f"{tool.tool} reports {word}"}), ""
 
 

@@ -89,7 +89,9 @@ def uses(
                 found[column] = Use("kept", column, why=f"{first} was given for {use.name}")
                 continue
             else:
-                raise AutoscoutError(f"{first} and {column} would both be {use.name}; choose one with --map", 2)
+                raise AutoscoutError(
+                    f"columns {first} and {column} both map to {use.name}; drop one with --map COLUMN=-", 2
+                )
         taken[use.name] = column
     return found
 
@@ -117,7 +119,9 @@ def knob_value(space: Space, name: str, cell: object) -> Value:
     if abs(number) > 2**53 or (number < 0 <= min(numbers)) or (number == 0 < min(numbers)):
         raise ValueError(f"{name} is {text}, which is impossible")
     if number >= _PERCENT and max(numbers) <= 1 and not all(isinstance(v, int) for v in values):
-        raise ValueError(f"{name} is {text}, but it is a share of at most {max(numbers):g}: is it in percent?")
+        raise ValueError(
+            f"{name} is {text}, but its maximum is {max(numbers):g}; convert the column if it is in percent"
+        )
     if all(isinstance(v, int) for v in values):
         if number != int(number):
             raise ValueError(f"{name} is {text}, which is not a whole number")
@@ -144,7 +148,7 @@ def _use(
     if column in meaning:
         name, _, its_unit = meaning[column].partition("@")
         if name == "-":
-            return Use("left out", column, why="does not describe the configuration")
+            return Use("left out", column, why="it does not describe the configuration")
         if name == "+":
             return Use("number", column)
         return _named(column, name, unit or its_unit, space, explicit=False)
@@ -165,12 +169,12 @@ def _use(
     if metric := _in_another_unit(name, names):
         return _named(name, metric, unit, space, explicit=False)
     if _PRIVATE.search(column):
-        return Use("left out", column, why="prompts, paths, people and keys are not stored")
+        return Use("left out", column, why="columns with prompts, paths, names of people or keys are not stored")
     if _TEXT.fullmatch(column):
         return Use("kept", column)
     if _NUMBER.fullmatch(column):
         return Use("number", column)
-    return Use("left out", column, why="not among the columns that are kept")
+    return Use("left out", column, why="its name is not a known knob, metric or setting; --map COLUMN=+ stores it")
 
 
 def _named(column: str, name: str, unit: str, space: Space, *, explicit: bool) -> Use:
@@ -214,6 +218,6 @@ def _pairs(option: str, given: Iterable[str], columns: list[str]) -> dict[str, s
         if not equals or not value:
             raise AutoscoutError(f"{option} {text}: write COLUMN=…", 2)
         if column not in columns:
-            raise AutoscoutError(f"{option} {text}: there is no column '{column}'{meant(column, columns)}", 2)
+            raise AutoscoutError(f"{option} {text}: the table has no column '{column}'{meant(column, columns)}", 2)
         found[column] = value
     return found

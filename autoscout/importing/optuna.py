@@ -45,7 +45,7 @@ def trials(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
             case 8:
                 numbered[line["trial_id"]]["user"] |= {f"user_{k}": v for k, v in line["user_attr"].items()}
     if not studies:
-        raise ValueError("is not an Optuna journal")
+        raise ValueError("the file is not an Optuna journal")
     for name, of_study in studies:
         yield from ((f"trial {trial['number']}", trial, "") for trial in of_study if name)
 

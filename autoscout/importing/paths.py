@@ -54,7 +54,7 @@ def problem(text: str) -> str:
     for alternative in text.split(" | "):
         words = alternative.split()
         if len(words) % 2 == 0 or any(sign not in _OPERATIONS for sign in words[1::2]):
-            return f"'{alternative}' is neither a path nor paths joined by + - * /"
+            return f"'{alternative}' must be a path, or several paths joined by +, -, * or /"
     return ""
 
 

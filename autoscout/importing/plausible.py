@@ -25,8 +25,8 @@ def _training(metrics: Mapping[str, float], job: Job) -> str:
     step, rate, tokens = metrics.get("step_time_s"), metrics.get("tokens_per_s"), tokens_of_step(job.traffic)
     if step and rate and tokens and not 1 / _FAR <= step * rate / tokens <= _FAR:
         return (
-            f"step_time_s {step:g} and tokens_per_s {rate:g} give {step * rate:,.0f} tokens a step, but the job has "
-            f"{tokens:,.0f}: one is in another unit"
+            f"step_time_s {step:g} and tokens_per_s {rate:g} give {step * rate:,.0f} tokens a step, but the job "
+            f"has {tokens:,.0f}; check the units of both (--unit COLUMN=UNIT)"
         )
     return ""
 
@@ -39,7 +39,9 @@ def _serving(metrics: Mapping[str, float], stated: Mapping[str, Cell]) -> str:
                 return f"{what}_{low}_ms {least:g} is more than {what}_{high}_ms {most:g}"
     first, last = metrics.get("ttft_mean_ms"), metrics.get("e2el_mean_ms")
     if first is not None and last is not None and first > last * (1 + 1e-9):
-        return f"ttft_mean_ms {first:g} is more than e2el_mean_ms {last:g}: one is in another unit"
+        return (
+            f"ttft_mean_ms {first:g} is more than e2el_mean_ms {last:g}; check the units of both (--unit COLUMN=UNIT)"
+        )
     # Little's law: requests in flight = requests per second × seconds per request.
     rate, limit = metrics.get("requests_per_s"), _at_once(stated)
     each, answer = metrics.get("tpot_mean_ms"), number_in(stated.get("output_tokens"))
@@ -53,8 +55,8 @@ def _serving(metrics: Mapping[str, float], stated: Mapping[str, Cell]) -> str:
         under_way = rate * longest / 1000
         if under_way > _FAR * limit or (whole and under_way < limit / _FAR / _FAR):
             return (
-                f"requests_per_s {rate:g} and {name} {longest:g} ms make {under_way:,.3g} requests at a time, but the "
-                f"load has at most {limit:g}: one is in another unit"
+                f"requests_per_s {rate:g} and {name} {longest:g} ms imply {under_way:,.3g} concurrent requests, "
+                f"but the load has at most {limit:g}; check the units of both (--unit COLUMN=UNIT)"
             )
     out, total = metrics.get("output_tokens_per_s"), metrics.get("total_tokens_per_s")
     if out is not None and total is not None and out > total * (1 + 1e-6):
@@ -73,5 +75,5 @@ def _memory(metrics: Mapping[str, float], job: Job) -> str:
     known = [n.memory_gib or memory_gib_of(n.device) or 0.0 for n in job.cluster.nodes if not is_cpu(n.device)]
     most = max(known, default=0.0)
     if most and min(known) and peak > _MORE * most:
-        return f"peak_memory_gib is {peak:g}, but a device has {most:g}: is it in another unit?"
+        return f"peak_memory_gib is {peak:g}, but a device has {most:g} GiB; check its unit (--unit COLUMN=UNIT)"
     return ""

@@ -67,7 +67,7 @@ def reading(text: str, where: str) -> MetricsReading:
     except (ValueError, KeyError) as error:
         raise AutoscoutError(f"{where}: it is not in Prometheus' text format ({error})", 2) from error
     if _REQUESTS not in histograms:
-        raise AutoscoutError(f"{where}: has no {_PREFIX}{_REQUESTS}, so it is not vLLM's /metrics", 2)
+        raise AutoscoutError(f"{where}: the text has no {_PREFIX}{_REQUESTS}, so it is not vLLM's /metrics page", 2)
     return MetricsReading(numbers=numbers, histograms=histograms, sums=sums)
 
 
@@ -94,8 +94,8 @@ def load_between(first: MetricsReading, last: MetricsReading, seconds: float) ->
     requests = answered(first, last)
     if requests < FEWEST:
         raise AutoscoutError(
-            f"{requests} requests were answered in {seconds:.0f} s, but their lengths need at least {FEWEST}; "
-            "measure longer with --for"
+            f"{requests} requests were answered in {seconds:.0f} s, but at least {FEWEST} are needed to estimate "
+            "their lengths; measure longer with --for"
         )
     queries = _more(first, last, "prefix_cache_queries")
     return ServedLoad(

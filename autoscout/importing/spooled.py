@@ -41,7 +41,13 @@ class Spool:
         if changed(path) != before:
             self._file.truncate(start)
             self._file.seek(start)
-            self._keep(Row(place(path, self.root), {}, "changed while it was read; import it again once it is written"))
+            self._keep(
+                Row(
+                    place(path, self.root),
+                    {},
+                    "the file changed while it was being read; import it again when its writer has finished",
+                )
+            )
         self.files.append(SpooledFile(path, start, self._file.tell()))
 
     def source(self, part: str = "") -> RowSource:
@@ -70,7 +76,7 @@ class Spool:
         try:
             text = _encode(row)
         except (OverflowError, TypeError) as error:
-            text = _encode(Row(row.where, {}, f"has an impossible number ({error})"))
+            text = _encode(Row(row.where, {}, f"the file has an impossible number ({error})"))
         self._file.write(len(text).to_bytes(4, "little") + text)
 
     def _rows(self) -> Iterator[Row]:

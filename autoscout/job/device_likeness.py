@@ -31,7 +31,7 @@ def completed(
 
     def complete(stem: str, asking: tuple[str, ...]) -> Content:
         if stem in asking:
-            raise AutoscoutError(f"{where(stem)}: it is like itself: {' → '.join((*asking, stem))}", 2)
+            raise AutoscoutError(f"{where(stem)}: its `like` refers back to itself: {' → '.join((*asking, stem))}", 2)
         if stem not in found:
             own = stated[stem]
             for problem in _shapeless(own):
@@ -88,7 +88,7 @@ def _shapeless(own: Content) -> Iterator[str]:
         f"{key} = {v!r} must be a number, and more than 0" for key, v in figures.items() if not _is_number(v, 0.0)
     )
     if "peak_tflops" in own and "bf16" not in own["peak_tflops"]:
-        yield "peak_tflops lacks bf16, which other formats are compared with"
+        yield "peak_tflops has no bf16; add it, since the other formats are scaled relative to it"
 
 
 def _is_number(value: Any, more_than: float = -math.inf) -> bool:

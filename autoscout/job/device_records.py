@@ -111,7 +111,9 @@ def by_name() -> dict[str, str]:
             for name in (stem, record.name, *record.names) if (stem in own) == people else ():
                 if (other := here.setdefault(plain(name), stem)) != stem:
                     raise AutoscoutError(
-                        f"{where(stem)}: '{name}' is a name of {where(other)}, too; remove it from one of them", 2
+                        f"{where(stem)}: '{name}' is also a name in {where(other)}; remove it from one of the "
+                        "two files",
+                        2,
                     )
         found |= here
     return found
@@ -136,8 +138,12 @@ def _converted(stem: str, content: Content) -> DeviceRecord:
     missing = [name for name in needed if name not in content]
     missing += [f"[{name}]" for name in SECTIONS if not content.get(name)]
     if missing:
-        anew = " (`autoscout calibrate` rewrites it)" if where(stem).parent == own_folder() else ""
-        raise AutoscoutError(f"{where(stem)}: it lacks {listed(missing)}; state that, or set `like`{anew}", 2)
+        anew = " (`autoscout calibrate` rewrites this file)" if where(stem).parent == own_folder() else ""
+        raise AutoscoutError(
+            f"{where(stem)}: it lacks {listed(missing)}; add the missing entries, or set `like` to a similar "
+            f"device{anew}",
+            2,
+        )
     try:
         found = msgspec.convert({k: v for k, v in content.items() if k not in (*SECTIONS, "serving")}, DeviceRecord)
     except msgspec.ValidationError as e:

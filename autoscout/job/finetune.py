@@ -35,15 +35,18 @@ def finetune_problems(job: Job) -> Iterator[str]:
         given = [("model.lora", model.lora), ("model.frozen_layers", model.frozen_layers), ("traffic.lengths", lengths)]
         for name, value in given:
             if value:
-                yield f"{name} belongs to fine-tuning; write task = 'finetune', or leave it out"
+                yield f"{name} applies to fine-tuning only; set task = 'finetune', or remove {name}"
         return
     if model.lora:
         yield from _lora_problems(model, model.lora)
     if model.frozen_layers and model.lora:
-        yield "model.lora freezes all layers already; leave out model.frozen_layers"
+        yield "model.lora already freezes all layers; remove model.frozen_layers"
     if not 0 <= model.frozen_layers < max(model.layers, 1):
         most = max(model.layers - 1, 0)
-        yield f"model.frozen_layers = {model.frozen_layers}: give 0 to {most} of {model.layers} layers"
+        yield (
+            f"model.frozen_layers = {model.frozen_layers}: it must be from 0 to {most}, since the model has "
+            f"{model.layers} layers"
+        )
     yield from _length_problems(job)
 
 
@@ -52,14 +55,20 @@ def _lora_problems(model: Model, lora: Lora) -> Iterator[str]:
     if not 1 <= lora.rank <= _MOST_RANK:
         yield f"model.lora.rank = {lora.rank} must be from 1 to {_MOST_RANK}"
     if not lora.modules:
-        yield f"model.lora.modules is empty; adapters can extend {listed(known)}"
+        yield f"model.lora.modules is empty; name modules that get adapters, from {listed(known)}"
     for name in lora.modules:
         if name not in known:
             yield f"model.lora.modules: '{name}'{nearest_name(name, known)}"
         if name == "gate_proj" and not model.gated:
-            yield "model.lora.modules names gate_proj, but the model has no gate; leave it out, or write gated = true"
+            yield (
+                "model.lora.modules names gate_proj, but the model has no gate; remove gate_proj, or set "
+                "model.gated = true"
+            )
         if name in without_estimate([name], model.experts):
-            yield f"model.lora.modules names {name}, but adapters of experts are not supported; use those of attention"
+            yield (
+                f"model.lora.modules names {name}, but adapters of experts are not supported; name modules of "
+                "attention instead"
+            )
 
 
 def _length_problems(job: Job) -> Iterator[str]:
@@ -72,8 +81,8 @@ def _length_problems(job: Job) -> Iterator[str]:
         yield f"traffic.lengths must give quantiles from the smallest to the largest: {sorted(lengths)}"
     if seq_len and max(lengths) > seq_len:
         yield (
-            f"traffic.lengths goes up to {max(lengths)} tokens, but traffic.seq_len is {seq_len}; raise it, or cut the "
-            f"samples off there"
+            f"traffic.lengths goes up to {max(lengths)} tokens, but traffic.seq_len is {seq_len}; raise "
+            "traffic.seq_len, or truncate the samples to that length"
         )
 
 

@@ -48,7 +48,7 @@ _EVERY_WHOLE = {"gpt_oss": 2, "gemma2": 2, "gemma3_text": 6, "gemma3": 6, "llama
 _WHOLE = ("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval")
 _WINDOWED = ("sliding_attention", "chunked_attention")
 # model_type → why [model] cannot describe the architecture. Some of these models are available as a preset.
-_SPARSE, _LINEAR = "attention to chosen tokens only", "linear attention in most layers"
+_SPARSE, _LINEAR = "sparse attention, which selects tokens", "linear attention in most layers"
 _OTHERWISE = {
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _SPARSE),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "kimi_linear", "minimax"), _LINEAR),
@@ -126,7 +126,9 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
         )
     lacking = _NOT_IN_MODEL.get(kind) or (_IMAGES if encoders(path) else "")
     if lacking and task != "serve":
-        raise AutoscoutError(f"{path}: {kind} can only be served: a training cannot describe {lacking}", 2)
+        raise AutoscoutError(
+            f"{path}: {kind} is supported for serving only: training jobs cannot describe {lacking}", 2
+        )
     found = {ours: config[name] for ours, names in _FIELDS.items() for name in names[::-1] if config.get(name)}
     if missing := [name for name in ("layers", "hidden", "heads", "vocab") if name not in _KINDS[kind] | found]:
         raise AutoscoutError(f"{path}: lacks {listed([_FIELDS[name][0] for name in missing])}", 2)
@@ -168,12 +170,14 @@ def _read(path: Path) -> dict[str, Any]:
         config = door.parsed_json(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise AutoscoutError(
-            f"{path}: cannot be read: {error.strerror}; put the model's own file there, or correct [model] from", 2
+            f"{path}: cannot be read ({error.strerror}); put the model's own config.json there, or correct "
+            "[model] from",
+            2,
         ) from error
     except ValueError as error:
-        raise AutoscoutError(f"{path}: is not JSON: {error}", 2) from error
+        raise AutoscoutError(f"{path}: the file is not JSON ({error})", 2) from error
     if not isinstance(config, dict):
-        raise AutoscoutError(f"{path}: is not a model's config.json: it has no fields", 2)
+        raise AutoscoutError(f"{path}: the file is not a model's config.json: it has no fields", 2)
     return {**config, **part(config, "text_config")}
 
 
@@ -193,7 +197,9 @@ def _around_experts(path: Path, config: dict[str, Any], found: dict[str, Any], t
     every = next((name for name in _EVERY if whole[name] > 1), "")
     if (every or without != list(range(len(without)))) and task != "serve":
         layers = f"{every} = {whole[every]}" if every else f"mlp_only_layers = {without}"
-        raise AutoscoutError(f"{path}: has experts in some layers only ({layers}), which a training cannot describe", 2)
+        raise AutoscoutError(
+            f"{path}: the model has experts in some layers only ({layers}), which is not supported for training jobs", 2
+        )
     if every:  # in serving, the order of layers does not affect the step time
         first = _without_experts(found["layers"], whole[every], without or range(first), every != "moe_layer_freq")
     sizes = {"dense_layers": first}

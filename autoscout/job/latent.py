@@ -22,17 +22,20 @@ def latent_problems(job: Job) -> Iterator[str]:
         )
     yield from _size_problems(model.latent)
     if model.kv_heads not in (0, model.heads):
-        yield f"model.kv_heads = {model.kv_heads}, but latent attention has keys for every head; leave it out"
+        yield f"model.kv_heads = {model.kv_heads}, but latent attention has keys for every head; remove model.kv_heads"
     if model.head_dim:
-        yield f"model.head_dim = {model.head_dim}, but model.latent gives the sizes; leave it out"
+        yield f"model.head_dim = {model.head_dim}, but model.latent gives the sizes; remove model.head_dim"
     if model.position != "rope":
         yield f"model.position = '{model.position}', but latent attention has rotary positions; write 'rope'"
     if model.qk_norm or model.qkv_bias:
-        yield "model.qk_norm and model.qkv_bias do not apply to model.latent, which has its own norms"
+        yield "model.qk_norm and model.qkv_bias do not apply to model.latent, which has its own norms; remove them"
     if model.lora:
-        yield "model.lora is not supported together with model.latent; leave one out"
+        yield "model.lora and model.latent are not supported together; remove one of them"
     if job.target == "vllm" and any(is_cpu(node.device) for node in job.cluster.nodes):
-        yield "model.latent can only be served on GPUs here: none of vLLM's kernels for it was seen to run on CPUs"
+        yield (
+            "model.latent can only be served on GPUs, because no vLLM kernel for latent attention is known to "
+            "run on CPUs"
+        )
     if job.target == "megatron" and not job.launch.transformer_engine:
         yield (
             "model.latent needs launch.transformer_engine = true: Megatron-core's own attention refuses it "

@@ -30,10 +30,12 @@ def of_file(path: Path) -> list[int]:
         first = 1
         named = [i for i, name in enumerate(rows[0]) if name.strip() in ("tokens", "length", "lengths")]
         if len(rows[0]) > 1 and not named:
-            raise AutoscoutError(f"{path} has no column tokens or length; it has {', '.join(rows[0])}", 2)
+            raise AutoscoutError(
+                f"{path} needs a column named tokens or length; its columns are {', '.join(rows[0])}", 2
+            )
         column = named[0] if named else 0
     if len(rows) == first:
-        raise AutoscoutError(f"{path} has no lengths; write one number of tokens per line", 2)
+        raise AutoscoutError(f"{path} contains no lengths; write one number of tokens per line", 2)
     found = []
     for line, row in enumerate(rows[first:], start=first + 1):
         text = row[column] if column < len(row) else ""

@@ -76,7 +76,9 @@ def job_of_file(data: dict[str, Any], path: Path, folder: Path) -> Job:
     if isinstance(model := data.get("model"), dict) and "from" in model:
         config = model.pop("from")
         if not isinstance(config, str) or "preset" in model:
-            raise AutoscoutError(f"{path}: model.from must be one config.json, instead of a preset", 2)
+            raise AutoscoutError(
+                f"{path}: model.from must be the path of a config.json; if there is a preset, remove it", 2
+            )
         data["model"] = {**shape_of(Path(config), str(data.get("task", "pretrain"))), **model}
     if isinstance(model := data.get("model"), dict) and isinstance(lora := model.get("lora"), dict):
         usual = finetune.usual_modules(data.get("target", ""), bool(model.get("experts")))
@@ -190,7 +192,7 @@ def _preset(path: Path, name: Any) -> dict[str, Any]:
     presets = models()
     if not isinstance(name, str) or name not in presets:
         unknown = f"model.preset = {name!r}{nearest_name(str(name), presets)}"
-        raise AutoscoutError(f'{path}: {unknown} Any other model: from = "its config.json", instead of a preset', 2)
+        raise AutoscoutError(f'{path}: {unknown} For a model without a preset, set from = "its config.json" instead', 2)
     return presets[name]
 
 
@@ -208,15 +210,18 @@ def _problems(job: Job) -> typing.Iterator[str]:
     yield from _not_positive("budget", job.budget, ("profiles",))
     yield from _not_positive("launch", job.launch, ("iterations", "measure_s", "timeout_s", "repeats"))
     if job.launch.iterations < 2:
-        yield "launch.iterations must be at least 2: one iteration has no spread"
+        yield "launch.iterations must be at least 2, because one iteration does not show the variation"
     if job.launch.warmup < 1:
-        yield "launch.warmup must be at least 1: the first iteration is never typical"
+        yield "launch.warmup must be at least 1, because the first iteration is slower than the others"
     if not job.cluster.nodes:
         yield f"cluster.nodes is empty; write for example nodes = [{{ device = '{an_example()}', count = 8 }}]"
     yield from _negative("cluster", job.cluster, ("together",))
     yield from _negative("cluster.network", job.cluster.network, ("between_nodes_gbps", "between_kinds_gbps"))
     if (job.cluster.include or job.cluster.exclude) and not job.cluster.hosts:
-        yield "cluster.include and cluster.exclude choose among cluster.hosts; name a host file, 'slurm' or 'ray' there"
+        yield (
+            "cluster.include and cluster.exclude choose among cluster.hosts; set cluster.hosts to a host file, "
+            "'slurm' or 'ray'"
+        )
     for i, node in enumerate(job.cluster.nodes):
         yield from _negative(f"cluster.nodes[{i}]", node, ("memory_gib", "price_per_hour"))
         if node.count < 1:
@@ -227,7 +232,7 @@ def _problems(job: Job) -> typing.Iterator[str]:
             give = "give its memory_gib, or run `autoscout calibrate` on it"
             yield f"cluster.nodes[{i}].device = '{node.device}'{unknown(node.device)} (or {give})"
     if len({is_cpu(node.device) for node in job.cluster.nodes}) == 2:
-        yield "cluster.nodes mixes CPU ranks with GPUs; a training job runs on one or the other"
+        yield "cluster.nodes mixes CPU ranks and GPUs; a training job needs either CPU nodes or GPU nodes"
     if bool(objective.minimize) == bool(objective.maximize):
         yield "objective needs exactly one of minimize and maximize"
     for name, source in job.launch.metrics.items():
@@ -237,8 +242,8 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield "launch.launcher = 'replay' needs launch.recorded, the journal with the recorded answers"
     if not (0 <= job.budget.failures < 1 or (job.budget.failures >= 1 and job.budget.failures.is_integer())):
         yield (
-            f"budget.failures = {job.budget.failures:g} is neither a share of the experiments (from 0, the default, "
-            "to below 1) nor a number of them (1 or more)"
+            f"budget.failures = {job.budget.failures:g} must be a share of the experiments (from 0, the default, "
+            "to below 1) or a whole number of experiments (1 or more)"
         )
     for name in ("wall", "device_time"):
         if seconds(getattr(job.budget, name)) <= 0:
@@ -248,7 +253,7 @@ def _problems(job: Job) -> typing.Iterator[str]:
 def _guard_problems(guard: Guard) -> typing.Iterator[str]:
     if not guard.command:
         if guard != Guard():
-            yield "guard has no command that prints a number"
+            yield "guard needs a command that prints a number; set guard.command"
         return
     try:
         if not re.compile(guard.pattern).groups:
@@ -256,7 +261,7 @@ def _guard_problems(guard: Guard) -> typing.Iterator[str]:
     except re.error as error:
         yield f"guard.pattern: {error}"
     if guard.at_least is None and guard.at_most is None:
-        yield "guard needs at_least or at_most, a limit for the number that its command prints"
+        yield "guard needs a limit for the number that guard.command prints; set guard.at_least or guard.at_most"
 
 
 def _metric_problems(where: str, source: str | MetricSource) -> typing.Iterator[str]:
@@ -264,7 +269,7 @@ def _metric_problems(where: str, source: str | MetricSource) -> typing.Iterator[
         source = MetricSource(pattern=source)
     ways = [way for way in (source.pattern, source.between, source.counter, source.json) if way]
     if len(ways) != 1:
-        yield f"{where} needs exactly one of pattern, between, counter and json"
+        yield f"{where} needs exactly one of the settings pattern, between, counter and json"
     for pattern in (source.pattern, source.between, source.counter):
         try:
             compiled = re.compile(pattern)
@@ -272,14 +277,14 @@ def _metric_problems(where: str, source: str | MetricSource) -> typing.Iterator[
             yield f"{where}: '{pattern}' is not a valid pattern ({error}); literal brackets and dots need a backslash"
         else:
             if pattern and pattern in (source.pattern, source.counter) and not compiled.groups:
-                yield f"{where}: '{pattern}' has no group; put the number into parentheses: ([\\d.]+)"
+                yield f"{where}: '{pattern}' has no group; put the number's pattern in parentheses: ([\\d.]+)"
 
 
 def _model_problems(model: Model) -> typing.Iterator[str]:
     yield from _negative("model", model, (*_NOT_NEGATIVE, "windowed_layers"))
     for name in ("layers", "hidden", "heads", "vocab"):
         if not getattr(model, name):
-            yield f"model.{name} is missing, or 0"
+            yield f"model.{name} is missing or 0; set it"
     yield from _not_positive("model", model, ("layers", "hidden", "heads", "vocab"))
     for name, most in _MOST.items():
         if getattr(model, name) > most:
@@ -314,7 +319,7 @@ def _traffic_problems(job: Job) -> typing.Iterator[str]:
     if traffic.sessions:
         yield from _session_problems(traffic, traffic.sessions)
     if traffic.rate and traffic.concurrency:
-        yield "traffic has both rate (open loop) and concurrency (closed loop); give one"
+        yield "traffic has both rate (open loop) and concurrency (closed loop); keep one of them"
     if not (traffic.rate or traffic.concurrency or traffic.trace):
         yield "traffic of a serving job needs rate, concurrency or a trace"
     for name in ("input_len", "output_len"):
@@ -333,9 +338,14 @@ def _session_problems(traffic: Traffic, sessions: Sessions) -> typing.Iterator[s
     if not turns or min(turns) < 1 or turns != sorted(turns):
         yield f"traffic.sessions.turns = {sessions.turns} must be at least 1 (quantiles in ascending order)"
     if sessions.groups > 1 and not traffic.shared_prefix:
-        yield "traffic.sessions.groups share a prefix; give its length in traffic.shared_prefix"
+        yield (
+            "the sessions of a group share a prefix (traffic.sessions.groups); set its length in traffic.shared_prefix"
+        )
     if traffic.trace:
-        yield "traffic has both sessions and a trace; a trace with block hashes defines its own sessions"
+        yield (
+            "traffic has both sessions and a trace; remove traffic.sessions, because a trace with block hashes "
+            "defines its own sessions"
+        )
 
 
 def _not_positive(where: str, struct: Any, names: tuple[str, ...]) -> typing.Iterator[str]:

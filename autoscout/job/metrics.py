@@ -74,11 +74,14 @@ def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
     unpriced = [node.device for node in job.cluster.nodes if not node.price_per_hour]
     if unpriced and any("usd_" in metric for metric in named):
         yield (
-            f"the objective asks for dollars, but the nodes with {', '.join(unpriced)} have no price; give each of "
-            f"cluster.nodes its price_per_hour"
+            f"the objective is in dollars, but the nodes with {', '.join(unpriced)} have no price; set "
+            "price_per_hour of each of cluster.nodes"
         )
     if "joules_per_token" in named and any(is_cpu(node.device) for node in job.cluster.nodes):
-        yield "joules_per_token is measured by NVIDIA's driver, but the cluster has CPU nodes; use it on GPUs only"
+        yield (
+            "joules_per_token is measured by NVIDIA's driver, so it needs GPU nodes, but the cluster has CPU "
+            "nodes; choose a different metric"
+        )
     if objective.metric == HIGHEST_RATE:
         if job.traffic.concurrency:
             yield "max_rate_rps searches for the rate at which requests arrive: remove traffic.concurrency"
@@ -91,6 +94,6 @@ def _not_reported(metric: str, known: tuple[str, ...]) -> str:
     listed in one of them."""
     in_one_unit = list({name.removesuffix(f"_{unit_of(name)}"): name for name in reversed(known)}.values())
     if metric == HIGHEST_RATE:
-        more = "give the traffic.rate that you want and maximize output_tokens_per_s within the limits"
+        more = "set traffic.rate to the rate that you want, and maximize output_tokens_per_s within the limits"
         return f", which only target = 'vllm' searches for; {more}"
     return nearest_name(metric, known, in_one_unit)

@@ -153,7 +153,7 @@ def broken(objective: Objective, measurement: Measurement) -> str:
         known = measurement.metrics.get(metric)
         if known is None or not _COMPARE[compare](known, bound):
             found = "not measured" if known is None else f"{known:.4g}"
-            return f"breaks the constraint {text}: it is {found}"
+            return f"breaks the constraint {text}: the value is {found}"
     return ""
 
 

@@ -35,8 +35,8 @@ def read_trace(path: Path) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
             missing = [name for name in _TRACE_COLUMNS if name not in names]
             if missing:
                 raise AutoscoutError(
-                    f"{path}: the trace has no column {missing[0]}; it has {', '.join(names)}; rename the columns to "
-                    "arrival_s (seconds), input_tokens and output_tokens in its first line",
+                    f"{path}: the trace has no column {missing[0]}; it has {', '.join(names)}; the first line "
+                    "must name the columns arrival_s (seconds), input_tokens and output_tokens",
                     2,
                 )
             rows = [_trace_row(path, i, row) for i, row in enumerate(reader, start=2)]
@@ -84,7 +84,7 @@ def _hashed_row(path: Path, number: int, line: str) -> dict[str, Any]:
     if not (numbers[0] >= 0 and all(1 <= n < 1e9 for n in numbers[1:]) and len(blocks) <= -(-numbers[1] // BLOCK)):
         raise AutoscoutError(
             f"{path}, line {number}: {numbers[1]:g} in, {numbers[2]:g} out, {len(blocks)} blocks of {BLOCK}; "
-            f"lengths are at least 1, and a prompt has no more blocks than its tokens fill",
+            "lengths must be at least 1, and a prompt must not have more blocks than its tokens fill",
             2,
         )
     return {**row, "hash_ids": blocks}

@@ -81,7 +81,10 @@ def put(text: str, values: Mapping[str, Any]) -> str:
     except ValueError:
         kept = False
     if not kept:
-        raise ValueError(f"{' or '.join(values)} is shared by several places (&name); write each value out")
+        raise ValueError(
+            f"the YAML value {' or '.join(values)} is shared by several places (an anchor, &name); write it out "
+            "at each place"
+        )
     return text
 
 
@@ -99,7 +102,7 @@ def _page_of(pages: Sequence[Any], key: str) -> int:
     could = [at for at, page in enumerate(pages) if page is None]
     found = [*saying, *having, *could]
     if not found:
-        raise ValueError("it is a list or a single value, which has no keys")
+        raise ValueError("its top level is a list or a single value, but must have keys")
     return found[0]
 
 
@@ -143,7 +146,7 @@ def _put(text: str, page: int, keys: Sequence[str], value: Any) -> str:
         name, inner = same[-1]  # if a key is repeated, its last occurrence counts
         # An alias, whose value is written in a different place and may be used by several keys.
         if inner.start_mark.index < name.end_mark.index:
-            raise ValueError(f"{'.'.join(keys[: depth + 1])} is an alias; write its value")
+            raise ValueError(f"{'.'.join(keys[: depth + 1])} is a YAML alias (*name); replace it with the value")
         if depth == len(keys) - 1:
             return _with_value(text, name, inner, json.dumps(value) if node.flow_style else _scalar(value))
         if inner.tag == _NOTHING:  # a key without a value becomes a mapping

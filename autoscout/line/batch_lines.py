@@ -115,11 +115,15 @@ def node_of(kind: str) -> tuple[dict[str, Any], list[str]]:
     if not name:
         known = listed(one for one in kinds() if not is_cpu(one))
         return {}, [
-            f"cluster: the job asks for GPUs of the kind '{kind}', which is not known; name the nearest of "
-            f"{known}, and give its memory_gib"
+            f"cluster: the script requests GPUs of the unknown kind '{kind}'; name the most similar of {known}, "
+            "and set its memory_gib"
         ]
     others = [other for other in kinds() if other.startswith(f"{name}-")]
-    notes = [f"cluster: '{kind}' is assumed to be {name}; if it is {listed(others)}, write that"] if others else []
+    notes = (
+        [f"cluster: '{kind}' is assumed to be {name}; if the GPU is {listed(others)} instead, write that name"]
+        if others
+        else []
+    )
     return {"device": name}, notes if kind.lower() == name else []
 
 

@@ -58,8 +58,8 @@ def parameters(given: Sequence[str], text: str) -> tuple[Mapping[str, str], list
         return {}, []
     if _NOT_FOLLOWED.search(text):
         return {}, [
-            "launch.current: the script's arguments are read by a loop or a function, which is not evaluated here; "
-            "write into the line what they change"
+            "launch.current: the script reads its arguments in a loop or a function, which AutoScout does not "
+            "evaluate; write the resulting flags into launch.current"
         ]
     numbered = {str(i): "" for i in range(1, _MOST + 1)}
     numbered |= {str(i): word for i, word in enumerate(given, 1)}

@@ -25,7 +25,8 @@ def read(path: Path) -> dict[str, int]:
         slots = parts[2] or "1" if parts else "0"
         if parts is None or not slots.isdecimal() or not 0 < int(slots) <= _MOST:
             raise AutoscoutError(
-                f"{path}, line {number}: '{bare[:80]}' is not 'HOST slots=N' with 1 to {_MOST} slots", 2
+                f"{path}, line {number}: '{bare[:80]}' does not have the form 'HOST slots=N' with N from 1 to {_MOST}",
+                2,
             )
         if parts[1] in found:
             raise AutoscoutError(f"{path}, line {number}: {parts[1]} is named twice; write one line per host", 2)
@@ -63,6 +64,8 @@ def _named(words: str, known: dict[str, list[int]], key: str) -> dict[str, list[
         indices = listed.split(",") if listed else [str(index) for index in known[host]]
         for index in indices:
             if not index.strip().isdecimal() or int(index) not in known[host]:
-                raise AutoscoutError(f"cluster.{key}: {host} has devices 0 to {known[host][-1]}, but no '{index}'", 2)
+                raise AutoscoutError(
+                    f"cluster.{key}: {host} has devices 0 to {known[host][-1]}, so there is no device '{index}'", 2
+                )
         found[host] = sorted({*found.get(host, []), *(int(index) for index in indices)})
     return found

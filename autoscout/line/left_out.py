@@ -16,8 +16,8 @@ def without_secrets(variables: Mapping[str, str]) -> tuple[dict[str, str], list[
     if not secret:
         return kept, []
     return kept, [
-        f"launch.environment: left out {listed(sorted(secret))}, since a job file is stored and shared; set it where "
-        "you run AutoScout, since its runs inherit those variables"
+        f"launch.environment: {listed(sorted(secret))} left out, because a job file is stored and shared; set it "
+        "in the shell that runs AutoScout, whose variables all runs inherit"
     ]
 
 
@@ -34,8 +34,8 @@ def secret_flags(words: Sequence[str], field: str) -> list[str]:
     if not found:
         return []
     return [
-        f"launch.{field}: the value of {listed(found)} looks like a secret, but a job file is stored and shared; pass "
-        "it in an environment variable when you run AutoScout"
+        f"launch.{field}: the value of {listed(found)} looks like a secret, but a job file is stored and shared; "
+        "set an environment variable in the shell that runs AutoScout instead"
     ]
 
 
@@ -44,4 +44,9 @@ def unfilled(variables: Mapping[str, str]) -> list[str]:
     names = [name for name, value in variables.items() if re.search(r"\$\(|`|\$\{?[A-Za-z_]", value)]
     if not names:
         return []
-    return [f"launch.environment: write the value of {listed(names)}, or remove it; no shell fills it in"]
+    return [
+        (
+            f"launch.environment: write the value of {listed(names)}, or remove it, because no shell expands "
+            "variables here"
+        )
+    ]

@@ -49,7 +49,10 @@ _ONE_PROCESS = (  # findings/accelerate-cpu-processes.sh
     "cluster: `accelerate launch --cpu` starts one process, whatever --num_processes is; for CPU ranks begin the "
     "line with torchrun --nproc-per-node"
 )
-NO_HOSTS = "cluster.hosts: name a host file of the line's nodes there ('HOST slots=N', one per line), or 'slurm'"
+NO_HOSTS = (
+    "cluster.hosts: name a host file with the nodes of your launch line ('HOST slots=N', one per line), or write "
+    "'slurm'"
+)
 
 
 class Devices(NamedTuple):
@@ -95,8 +98,8 @@ def devices(line: Line) -> Devices:
     needs = next((f for f in frameworks().values() if f.ranks_need and f.programs & launchers), None)
     if each > 1 and needs and line.environment.get(needs.ranks_need, "0") in ("0", ""):
         who = needs.about.partition(" (")[0]
-        notes = (*notes, f"launch.environment: {who} uses NPROC_PER_NODE only if it sees several GPUs, or with "
-                 f"{needs.ranks_need} = '1'")  # fmt: skip
+        notes = (*notes, f"launch.environment: {who} uses NPROC_PER_NODE only on a machine with several GPUs, or "
+        f"if {needs.ranks_need} = '1' is set")  # fmt: skip
     return Devices([each] * nodes, notes=notes)
 
 
@@ -137,8 +140,8 @@ def of_one_node(line: Line, nodes: int) -> tuple[dict[str, str], list[str]]:
     if _variable(line, "NNODES") == nodes and not line.number(_NODES):
         return dict(_OF_A_NODE), [NO_HOSTS]
     return {}, [
-        f"cluster.hosts: the line starts one of {nodes} nodes, so experiments would only run on this one: give a host "
-        f"file or 'slurm' there, and write launch.command with {flags_of_a_node(line)}"
+        f"cluster.hosts: the launch line starts one of {nodes} nodes, so experiments would run on this node only: "
+        f"name a host file or write 'slurm', and write launch.command with {flags_of_a_node(line)}"
     ]
 
 
@@ -162,7 +165,7 @@ def _of_deepspeed(line: Line) -> Devices:
         counts, notes = [min(len(left), each or len(left)) for left in slots][: nodes or None], ()
     except AutoscoutError as error:
         counts = [each] * max(nodes, 1)
-        notes = (f"cluster: correct its nodes, since the line's hosts cannot be read ({error})",)
+        notes = (f"cluster: correct cluster.nodes, because the hosts of the launch line cannot be read ({error})",)
     return Devices(counts, str(path), include, exclude, notes)
 
 
@@ -185,11 +188,16 @@ def _of_accelerate(line: Line) -> tuple[dict[str, int], tuple[str, ...]]:
         path = (Path(around.get("HF_HOME", cache)) / "accelerate/default_config.yaml").expanduser()
         if line.value("--cpu") is not None or not path.is_file():
             return {}, ()
-        name, notes = path, (f"cluster: its nodes are those of {path}, which `accelerate launch` reads",)
+        name, notes = path, (f"cluster: the nodes are taken from {path}, which `accelerate launch` reads",)
     try:
         text = Path(str(name)).read_text()
     except (OSError, UnicodeDecodeError):
-        return {}, (f"cluster: correct its nodes; {name}, which gives the number of processes, cannot be read here",)
+        return {}, (
+            (
+                f"cluster: correct cluster.nodes, because {name}, which gives the number of processes, cannot be read "
+                "here"
+            ),
+        )
     numbers = re.findall(
         r"""(?:^|[{,])\s*["']?(num_processes|num_machines)["']?\s*:\s*["']?(\d+)""", text, re.MULTILINE
     )

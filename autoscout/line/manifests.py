@@ -64,7 +64,7 @@ def container_in(text: str, where: str) -> Container:
     except RecursionError:
         raise AutoscoutError(f"{where}: is nested too deeply", 2) from None
     if other := next((each.no_gpu for each in found if each.no_gpu), ""):
-        raise AutoscoutError(f"{where}: a container gets {other}, but only GPUs and CPU ranks can be tuned", 2)
+        raise AutoscoutError(f"{where}: a container requests {other}, but AutoScout tunes only GPUs and CPU ranks", 2)
     found = [each for each in found if each.words or each.script]
     if not found and (loose := next((words for each in read for words in _loose(each)), [])):
         raise AutoscoutError(

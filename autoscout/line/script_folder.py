@@ -27,13 +27,15 @@ def runs_in(goes: list[str], script: Path, words: list[str], folder: Path) -> tu
     for name in goes:
         place /= Path(name).expanduser()
         if "$" in name or not place.is_dir():
-            return folder, [f"launch.path: the folder in which the script runs, '{name}', is not here; write its path"]
+            return folder, [
+                (f"launch.path: the folder in which the script runs, '{name}', is not on this machine; write its path")
+            ]
     own = script.resolve().parent
     files = [name for word in words if _FILE.fullmatch(name := word.rpartition("=")[2])]
     there = next((name for name in files if (own / name).is_file()), "")
     if goes or not there or any((place / name).is_file() for name in files):
         return place.resolve(), []
     return own, [
-        f"launch.path: {own}, since {there} lies there and not in {folder.resolve()}; bash and sbatch run a script in "
-        "the folder from which they are called"
+        f"launch.path: {own} is used, because {there} is in it and not in {folder.resolve()}; bash and sbatch run "
+        "a script in the folder in which they are called"
     ]

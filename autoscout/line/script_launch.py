@@ -118,12 +118,15 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
     if not found:
         split(unread, where)  # for an unclosed quote, raises an error that shows the text
         ends = (
-            f"; its last command is {door.shown(shlex.join(last))}; give it as a line, or what it starts"
+            (
+                f"; its last command is {door.shown(shlex.join(last))}; give the command that starts the training "
+                "or the server instead: autoscout init -- COMMAND"
+            )
             if last
             else ""
         )
         known_ones = ", ".join(_LAUNCHERS[:7])
-        raise AutoscoutError(f"{where}: no line launches anything that is known ({known_ones} …){ends}", 2)
+        raise AutoscoutError(f"{where}: no command of the script starts a known framework ({known_ones} …){ends}", 2)
     return Launched(found, exported, batch, went, earlier)
 
 
@@ -158,7 +161,12 @@ def of_branches(line: list[str], text: str, where: str, given: Mapping[str, str]
         return []
     differs = f"'{shlex.join(more)[:100]}' goes" if more else ""
     differs += " and " * bool(more and less) + (f"'{shlex.join(less)[:100]}' comes" if less else "")
-    return [f"launch.current: conditions of the script with unknown outcome are assumed to be true; else {differs}"]
+    return [
+        (
+            "launch.current: conditions of the script whose outcome is unknown are assumed to be true; if one is "
+            f"false, {differs}"
+        )
+    ]
 
 
 def of_loops(line: list[str], text: str) -> list[str]:
@@ -169,8 +177,8 @@ def of_loops(line: list[str], text: str) -> list[str]:
         last = [word for word in line if values and values[-1] in word]
         if len(values) > 1 and last and re.search(rf"\$\{{?{name}\b", text):
             found.append(
-                f"launch.current: the script starts it for each of {listed(values)}, and the last is used; for "
-                "another one, write its line"
+                f"launch.current: the script's loop runs this command for each of {listed(values)}, and the last "
+                "is used; for a different one, write its command"
             )
     return found
 

@@ -113,6 +113,8 @@ def _failure(python: list[str], code: int, lines: list[str]) -> AutoscoutError:
     last = lines[-1] if lines else f"exit code {code}"
     if "No module named 'torch'" in last:
         return AutoscoutError(
-            f"{' '.join(python)}: has no torch; install it there, or name another interpreter with --python", 2
+            f"{' '.join(python)}: the interpreter has no torch; install torch, or name a different "
+            "interpreter with --python",
+            2,
         )
     return AutoscoutError(f"the micro-benchmarks failed: {last}")

@@ -104,7 +104,7 @@ def troubles(report: dict[str, Any]) -> tuple[str, str] | None:
     if report["lost"]:
         return (
             f"the driver can no longer reach a GPU: {report['lost'][0]}",
-            "reset or replace it (`nvidia-smi -r`), or restart the node",
+            "reset (`nvidia-smi -r`) or replace the GPU, or restart the node",
         )
     if broken:
         first = broken[0]
@@ -112,7 +112,7 @@ def troubles(report: dict[str, Any]) -> tuple[str, str] | None:
     if report["xid"]:
         return (
             f"the kernel reports {report['xid'][-1].strip()}",
-            "look it up (`dmesg | grep Xid`), and restart the node",
+            "look up the Xid error (`dmesg | grep Xid`), and restart the node",
         )
     if held:
         first = held[0]
@@ -123,7 +123,7 @@ def troubles(report: dict[str, Any]) -> tuple[str, str] | None:
     if report["shm_free_gib"] < _LEAST_SHM_GIB:
         return (
             f"{report['shm_free_gib']:.2f} GiB free in /dev/shm",
-            "make room there; containers get more with --shm-size",
+            "free space in /dev/shm; for a container, raise --shm-size",
         )
     return None
 
@@ -134,7 +134,7 @@ def busy(node: dict[str, Any]) -> tuple[str, str] | None:
     if node["load"] <= node["cores"] * (1 + _FOREIGN):
         return None
     what = f"{node['load']:.1f} processes compete for its {node['cores']} cores"
-    return what, "end the other programs there (`top`), or wait: they would slow measurements"
+    return what, "end the other programs (`top` lists them), or wait: they would slow down the measurements"
 
 
 def slow(links: dict[tuple[str, str], float]) -> dict[str, tuple[str, str]]:
@@ -180,7 +180,11 @@ def findings(job: Job, health: Health) -> list[Finding]:
         speeds = sorted(health.links.values())
         shown = f"{speeds[0]:.2f} to {speeds[-1]:.2f} GiB/s from host to host"
         found.append(Finding(subject="network", ok=True, found=shown))
-    where = "this folder is the same on all hosts" if health.shared else "hosts share no folder: each gets the files"
+    where = (
+        "this folder is the same on all hosts"
+        if health.shared
+        else "the hosts share no folder, so AutoScout copies the files to each host"
+    )
     return [*found, Finding(subject="working folder", ok=True, found=where)]
 
 
@@ -205,7 +209,12 @@ def _measured(job: Job, hosts: list[Host]) -> tuple[dict[tuple[str, str], float]
         if failed and not found:
             log = Path(folder) / f"rank-{failed[0]}.log"
             last = log.read_text(errors="replace").strip().rpartition("\n")[2][:200] if log.is_file() else ""
-            return found, {names[failed[0]]: (f"no message arrived at another host ({last})", "try `--format command`")}
+            return found, {
+                names[failed[0]]: (
+                    f"no network message from this host reached the other hosts ({last})",
+                    "try `--format command`",
+                )
+            }
     return found, {}
 
 

@@ -22,10 +22,10 @@ from autoscout.targets.target import target_of
 from kb import store
 from kb.records import AutoscoutError, Cluster, Job, LaunchSettings, Model, Node, Objective, Traffic
 
-_ASKED = "`autoscout targets JOB.toml --audit` checks more, if the target can"
-_REHEARSED = "`tune` first trains two layers with it; `autoscout targets --audit` checks more"
+_ASKED = "`autoscout targets JOB.toml --audit` also checks the engine's settings, if the target supports it"
+_REHEARSED = "`tune` first trains two layers with this version; `autoscout targets --audit` also checks its settings"
 _SHM = "/dev/shm"
-_MORE_SHM = "make room there; `--shm-size=16g` gives a container more"
+_MORE_SHM = "free space in /dev/shm; start a container with `--shm-size=16g`"
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "beegfs", "gpfs", "ceph"}
 
 
@@ -125,7 +125,9 @@ def _gpu() -> Finding:
             subject="gpu",
             ok=False,
             found=f"{len(seen)} answer, but the driver can no longer reach {len(lost)}: {lost[0]}",
-            remedy="reset or replace it (`nvidia-smi -r`, `dmesg | grep Xid`), or restart the machine",
+            remedy=(
+                "reset (`nvidia-smi -r`) or replace the GPU, or restart the machine; `dmesg | grep Xid` shows the error"
+            ),
         )
     counted = Counter(f"{gpu.name}{f' ({gpu.total_gib:.0f} GiB)' if gpu.total_gib else ''}" for gpu in seen)
     found = ", ".join(f"{count} × {name}" for name, count in counted.items())
@@ -187,7 +189,7 @@ def _filesystem(kb: Path) -> Finding:
         subject="its filesystem",
         ok=not on_network,
         found=kind,
-        remedy="file locks may not hold on a network filesystem; choose a local --kb" if on_network else "",
+        remedy="file locks may not work on a network filesystem; choose a --kb on a local disk" if on_network else "",
     )
 
 

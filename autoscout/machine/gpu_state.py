@@ -21,7 +21,7 @@ def slowed(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
         if re.fullmatch(r"0x[0-9a-fA-F]+", reasons) and int(reasons, 16) & SLOWED:
             return (
                 f"GPU {gpu['index']} is slowed by heat or its power supply",
-                "look at its cooling and power (`nvidia-smi -q -d PERFORMANCE`)",
+                "check the GPU's cooling and power (`nvidia-smi -q -d PERFORMANCE`)",
             )
     return None
 

@@ -50,7 +50,8 @@ def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
     made, notes = of_shape(model, path.resolve().parent.name)
     if kind not in _BY_FIELDS and "from" not in model:
         notes.append(
-            f"model: the architecture '{kind}' is unknown; compare its sizes, gates, norms and biases with these"
+            f"model: the architecture '{kind}' is unknown; check that the sizes, gates, norms and biases "
+            "below are right"
         )
     if "from" in model or is_known(kind):
         shape_of(path, "pretrain")  # reports an invalid shape now instead of in every later command
@@ -78,10 +79,10 @@ def _flags_of_megatron(config: dict[str, Any]) -> str:
 def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:
     """(job to train a model on this machine's devices, notes to review). `model`: [model], a shape or {"preset": …}."""
     kind, count = here()
-    notes = ["traffic: write the batch and length that you train with; for serving, task = 'serve', target = 'vllm'"]
+    notes = ["traffic: write your batch size and sequence length; for serving, set task = 'serve' and target = 'vllm'"]
     if kind == "cpu":
         model = {**model, "dtype": "fp32"}
-        notes.append("dtype: single precision is set, since most CPUs only emulate bf16; on GPUs, remove it")
+        notes.append("dtype: fp32 is set, because most CPUs only emulate bf16; on GPUs, remove model.dtype")
         notes.append(
             f"{NO_GPU}, so these are CPU ranks; for GPUs write nodes = [{{ device = '{an_example()}', count = 8 }}], "
             f"with your kind, and under [launch] transformer_engine = true and timeout_s = {GPU_TIMEOUT_S}"

@@ -28,7 +28,9 @@ from kb.records import AutoscoutError, Job, LaunchSettings, Measurement
 
 _SPREAD = 0.03  # usual relative standard deviation between runs of one configuration, until it is measured
 _ANSWERED = 0.95  # if a server answers at least this share of the arriving requests, the arrivals limit the throughput
-_SEARCHED = "the search looks for configurations that meet it; if none does, it reports the nearest and recommends none"
+_SEARCHED = (
+    "the search looks for configurations that meet this limit; if none does, it recommends none and reports the nearest"
+)
 _SAMPLE = 1000  # requests drawn to compute a load's rate
 _RARELY = 0.05  # out-of-memory probabilities from this value on are reported
 
@@ -79,19 +81,19 @@ def _devices(job: Job, predicted: bool) -> Finding:
             subject="devices", ok=None if busy else True, found="; ".join(filter(None, [f"{wanted} (CPU ranks)", busy]))
         )
     if job.cluster.hosts:
-        return Finding(subject="devices", ok=None, found=f"the job wants {wanted}, on the hosts of {job.cluster.hosts}")
+        return Finding(subject="devices", ok=None, found=f"the job needs {wanted}, on the hosts of {job.cluster.hosts}")
     kind, count = here()
-    remedy = "correct cluster.nodes, or run this where those devices are"
+    remedy = "correct cluster.nodes, or run AutoScout on a machine that has those devices"
     if not count:
         remedy = "`autoscout tune JOB.toml --as slurm` (or jobset) prints a script that runs the session there"
         remedy += ", once the job has cluster.hosts = 'slurm' (or 'ray')" if len(job.cluster.nodes) > 1 else ""
-        alone = "; here `autoscout predict JOB.toml --best 10` ranks by prediction alone"
+        alone = "; without the devices, `autoscout predict JOB.toml --best 10` ranks configurations by prediction alone"
         remedy += alone if predicted else ""
     enough = count >= max(node.count for node in job.cluster.nodes)
     return Finding(
         subject="devices",
         ok=enough,
-        found=f"the job wants {wanted}; this machine shows {f'{count} {kind}' if count else 'no GPU'}",
+        found=f"the job needs {wanted}; this machine has {f'{count} {kind}' if count else 'no GPU'}",
         remedy="" if enough else remedy,
     )
 
@@ -105,11 +107,11 @@ def _guessed_step(job: Job, known: list[Measurement]) -> list[Finding]:
     ran = next((m for m in known if m.status == "ok" and m.iterations_s), None)
     if ran is None:
         found = f"launch.metrics.{guesses[0]}: the pattern for a step's line is a guess, and no run has confirmed it"
-        remedy = "`autoscout profile JOB.toml` runs once; compare its steps with the script's own log"
+        remedy = "run it once with `autoscout profile JOB.toml`, and compare its step times with the script's own log"
         return [Finding(subject="step", ok=False, found=found, remedy=remedy, needed=True)]
     took = statistics.median(ran.iterations_s)
     found = (
-        f"with a guessed pattern, a run had {len(ran.iterations_s)} steps of {_figure(took)} s; compare with its log"
+        f"with a guessed pattern, the run had {len(ran.iterations_s)} steps of {_figure(took)} s; compare with its log"
     )
     return [Finding(subject="step", ok=None, found=found)]
 
@@ -118,7 +120,7 @@ def _model_folder(job: Job) -> list[Finding]:
     folder = job.launch.model_path
     if not folder or job.cluster.hosts or Path(folder).exists():
         return []
-    remedy = "correct it, or run this where the model is"
+    remedy = "correct the path, or run AutoScout on a machine that has the model"
     return [Finding(subject="model", ok=False, found=f"{folder} is not here", remedy=remedy, needed=True)]
 
 
@@ -130,8 +132,8 @@ def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:
         metric, compare, bound = constraint(text)
         reports = not reported or metric in reported
         if metric == "peak_memory_gib" and compare == "<=" and bound > roomiest:
-            why = f"{text}: no device has more than {roomiest:.1f} GiB, so this limits nothing"
-            found.append(Finding(subject="constraint", ok=False, found=why, remedy="write the limit in GiB"))
+            why = f"{text}: no device has more than {roomiest:.1f} GiB, so this limit has no effect"
+            found.append(Finding(subject="constraint", ok=False, found=why, remedy="check that the limit is in GiB"))
             continue
         found.append(
             Finding(
@@ -158,7 +160,7 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> tuple[list[Finding], floa
             return [Finding(subject="memory", ok=False, found=str(error))], 0.0
         return [_memory(space, None), Finding(subject="predicted", ok=None, found=str(error))], 0.0
     error = (
-        f"such predictions are off by {prediction.expected_error:.0%}"
+        f"the expected error of the prediction is {prediction.expected_error:.0%}"
         if math.isfinite(prediction.expected_error)
         else ""
     )
@@ -174,7 +176,10 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> tuple[list[Finding], floa
         Finding(
             subject="constraint",
             ok=False,
-            found=f"{b.text}: predicted for the reference {_figure(b.value)} ({_figure(b.low)} to {_figure(b.high)})",
+            found=(
+                f"{b.text}: the prediction for the reference is {_figure(b.value)} ({_figure(b.low)} to "
+                f"{_figure(b.high)})"
+            ),
             remedy=_SEARCHED,
         )
         for b in prediction.bounds
@@ -224,7 +229,7 @@ def _memory(space: JobSpace, predicted: PredictedMemory | None) -> Finding:
         unknown = target_of(job).untold(job) or ("no [model]" if not job.model.layers else "")
         why = unknown or ("CPU ranks" if cpu else f"no simulator models the memory of {job.target}")
         if not cpu and job.task == "serve" and job.target != "vllm" and not unknown:
-            why = "an engine takes the share of a GPU's memory that its line sets"
+            why = "an engine takes the share of a GPU's memory that its launch line sets"
         if not cpu and job.target == "vllm":
             why = (
                 "an engine takes the share of a GPU's memory that gpu_memory_utilization sets; the space has no "
@@ -233,7 +238,7 @@ def _memory(space: JobSpace, predicted: PredictedMemory | None) -> Finding:
         return Finding(subject="memory", ok=None, found=f"not estimated: {why}")
     room = "" if predicted.device_gib is None else f" of {predicted.device_gib:.1f} GiB"
     if predicted.device_gib is None or predicted.oom_probability >= _RARELY:
-        room += f"; out of memory with {predicted.oom_probability:.0%}"
+        room += f"; the probability of running out of memory is {predicted.oom_probability:.0%}"
     fits = not predicted.oom_probability > 0.5
     return Finding(
         subject="memory",
@@ -249,13 +254,13 @@ def _noise(job: Job, known: list[Measurement]) -> Finding:
     pairs = max(2, job.launch.repeats)
     half = quantile(1.0, pairs - 1) * math.sqrt(2) * (spread or _SPREAD) / math.sqrt(pairs)
     if spread is None:
-        found = f"not measured yet; with {_SPREAD:.0%} between runs, {pairs} repeats can prove a gain of {half:.0%}"
+        found = f"not measured yet; if runs vary by {_SPREAD:.0%}, {pairs} repeats can prove a gain of {half:.0%}"
         return Finding(subject="noise", ok=None, found=found)
     return Finding(
         subject="noise",
         ok=half < 0.1,
-        found=f"a gain of {half:.0%} can be proven with {pairs} repeats ({spread:.1%} between runs)",
-        remedy="" if half < 0.1 else "raise launch.repeats for smaller gains",
+        found=f"a gain of {half:.0%} can be proven with {pairs} repeats, because runs vary by {spread:.1%}",
+        remedy="" if half < 0.1 else "raise launch.repeats to prove smaller gains",
     )
 
 

@@ -70,7 +70,7 @@ def _refused(text: str, folder: Path, notes: list[str]) -> list[str]:
             JobSpace.of_job(drafted_job(tomllib.loads(text.replace(f'"{_SOME_GPU}"', f'"{device}"')), folder))
             return []
         except AutoscoutError as error:
-            note = f"no command accepts this job until this is fixed: {error}"
+            note = f"AutoScout cannot read this job until you fix the following: {error}"
     return [note]
 
 
@@ -96,7 +96,7 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
             raise AutoscoutError(f"{path}: cannot be read ({why})", 2) from error
         if path.suffix == ".py":
             line = f"autoscout init -- torchrun --nproc-per-node 2 {path} …"
-            raise AutoscoutError(f"{path}: this is a script; give the line that starts it: {line}", 2)
+            raise AutoscoutError(f"{path}: this is a script; give the command that starts it: {line}", 2)
         if path.suffix == ".json":
             _of_a_model(str(path), engine)
             return of_config(path, text)
@@ -117,7 +117,8 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
 def _of_a_model(given: str, engine: str) -> None:
     if engine not in ("", "megatron"):
         raise AutoscoutError(
-            f"{given} is a model; for a job of {engine} give the line that starts it: autoscout init -- …", 2
+            f"{given} is a model; for a job of {engine}, give the command that starts the engine: autoscout init -- …",
+            2,
         )
 
 
@@ -136,12 +137,16 @@ def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
     if len(words) > 1 or (words and shutil.which(words[0])):
         return words, {}
     what = (
-        "is a folder without a config.json" if line and os.path.isdir(line) else "is neither a file nor a program here"
+        "is a folder without a config.json"
+        if line and os.path.isdir(line)
+        else "is neither a file nor a program on this machine"
     )
     name = line.rpartition("/")[2].lower()
     known = f": '{name}'{nearest_name(name, models())}" if name else ""
     raise AutoscoutError(
-        f"{door.shown(line)} {what}; give the line that you run today, its file, or a model's name{known}", 2
+        f"{door.shown(line)} {what}; give the command that you run today, the script that contains it, or a "
+        f"model's name{known}",
+        2,
     )
 
 
@@ -170,7 +175,7 @@ def _of_script(
         )
     if earlier:
         shown = secrets.redacted(shlex.join(earlier))[:100]
-        notes.append(f"launch.current: the script's last launch; before it comes '{shown}'")
+        notes.append(f"launch.current: the script's last launch is used; an earlier one is '{shown}'")
     parallel = re.search(r"[^&]&\s*$", text, re.MULTILINE)
     if parallel or of_given:
         why = "starts something in the background" if parallel else "reads its arguments in a loop or a function"
@@ -196,11 +201,14 @@ def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict
     made, notes = _of_line(given_line(words, folder, variables, batch), engine)
     if found.others:
         notes.append(
-            f"launch.current: the first of {found.others + 1} containers that serve a model; for another, such as a "
-            f"decode pool's, give its line"
+            f"launch.current: the first of {found.others + 1} containers that serve a model is used; for a "
+            "different one, such as that of a decode pool, give its command"
         )
     if found.image:
-        notes.append(f"launch: the container's image is {found.image}; run AutoScout where its programs are")
+        notes.append(
+            f"launch: the container's image is {found.image}; run AutoScout in that image, or on a machine that "
+            "has the same programs"
+        )
     return made, notes
 
 
@@ -236,8 +244,8 @@ def _as_a_whole(
         made.pop("space", None)
         notes = [*(n for n in notes if n.startswith("cluster")), *(n for n in of_whole if not n.startswith("cluster"))]
     notes.append(
-        f"launch.current: the script {why}, so it is run as a whole; for knobs write its lines into launch.command, "
-        f"with {{name}} where a value stands, and declare each in [space]"
+        f"launch.current: the script {why}, so it is run unchanged; to tune it, write its commands into "
+        "launch.command, with {name} in place of each value to tune, and declare those knobs in [space]"
     )
     return made, notes
 
@@ -245,14 +253,15 @@ def _as_a_whole(
 def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
     if later := handed_on(line.words):
         raise AutoscoutError(
-            f"'{str(line)[:60]}' submits the command after its -- as a job of its own: give that command, as it "
-            f"starts there: autoscout init -- {shlex.join(later)[:100]}",
+            f"'{str(line)[:60]}' submits the command after its -- as a separate job; give that command instead: "
+            f"autoscout init -- {shlex.join(later)[:100]}",
             2,
         )
     if line.first == "srun" and ":" in line.words:
         raise AutoscoutError(
-            "the srun line starts several components of a heterogeneous job (:), each on its own devices: give the "
-            "line of the one to tune, autoscout init -- srun …, and start the others separately",
+            "the srun line starts several components of a heterogeneous job (:), each on its own devices; give "
+            "the command of the component to tune (autoscout init -- srun …), and start the other components "
+            "separately",
             2,
         )
     by_engine = sorted(names(), key=lambda name: name == "command")  # last, because it accepts any command
@@ -273,22 +282,27 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
         batch = each * max(count // apart, 1)
         if "global_batch" not in made.get("traffic", {}) and nodes[0]["device"] in ("cpu", _SOME_GPU):
             notes.append(
-                f"traffic.global_batch: a step's {batch} samples are for {count} of these; with another "
-                f"number of devices write {each} for each{f' {apart}' * (apart > 1)}"
+                f"traffic.global_batch: {batch} samples per step are for {count} device{'s' * (count > 1)}; for a "
+                f"different number of devices, write {each} samples per {f'{apart} devices' if apart > 1 else 'device'}"
             )
         made["traffic"] = {"global_batch": batch} | made.get("traffic", {})
     shown = shlex.split(made.get("launch", {}).get("current", "")) or line.words
     names_left = [name for word in shown for name in _VARIABLE.findall(word)]
     unknown = sorted({"$(…)" if name in ("$(", "`") else name.replace("${", "$") for name in names_left})
     if unknown and line.words[:2] not in (("bash", "-c"), ("sh", "-c")):
-        notes.append(f"launch.current: replace {listed(unknown)} by the value; no shell fills it in")
+        notes.append(
+            f"launch.current: replace {listed(unknown)} with the value, because no shell expands variables here"
+        )
         if line.words[0] == "srun" and len(nodes) > 1 and made["target"] == "command":
             notes[-1] += (
                 f"; or have every node started here: cluster.hosts = 'slurm', and in place of srun and of the "
                 f"launcher's rendezvous {flags_of_a_node(line)}"
             )
         degrees = _SERVERS_DEGREE.findall(" ".join(shown))
-        notes += [f"cluster: {flag} {value} is assumed to be 1; write its devices here, too" for flag, value in degrees]
+        notes += [
+            f"cluster: {flag} {value} is assumed to be 1; if it is more, add those devices to cluster.nodes"
+            for flag, value in degrees
+        ]
     launch = made.setdefault("launch", {})
     launch.setdefault("path", str(line.place.resolve()))
     if not launch["path"]:
@@ -314,8 +328,8 @@ def _other_engines(line: Line) -> list[str]:
         with contextlib.suppress(AutoscoutError):
             if target(name).asked_for and target(name).recognises(line):
                 found.append(
-                    f"target: this tunes the flags that the line has; `autoscout init --target {name}` tunes all of "
-                    f"{name}'s knobs"
+                    f"target: this job tunes only the flags in the launch line; `autoscout init --target {name}` "
+                    f"tunes all of {name}'s knobs"
                 )
     return found
 
@@ -342,15 +356,15 @@ def _devices_used(line: Line, step: Batch | None, counts: list[int]) -> tuple[li
         each = counts[0] if len({*counts}) == 1 else 0
         return [each] * len(nodes) if each else counts, _of_fewer(max(counts), given.each)
     return nodes, [
-        f"cluster: the launch starts {max(counts)} ranks on a node with {given.each} GPUs, so one of these numbers is "
-        f"wrong; the job has {given.each}: correct the job or the launch"
+        f"cluster: the launch starts {max(counts)} ranks on a node with {given.each} GPUs, so one of the two "
+        f"numbers is wrong; the job uses {given.each}: correct the job or the launch line"
     ]
 
 
 def _of_fewer(used: int, given: int) -> list[str]:
     return [
-        f"cluster: the launch uses {used} of the {given} GPUs of a node, so the job has {used}, too; "
-        f"write count = {given} to tune for all of them"
+        f"cluster: the launch uses {used} of the {given} GPUs of a node, so the job also has {used}; write count "
+        f"= {given} to tune for all GPUs of the node"
     ]
 
 
@@ -375,18 +389,24 @@ def _nodes(line: Line, counts: list[int], apart: int, elsewhere: bool) -> tuple[
     if kind == _SOME_GPU:
         why = "this machine's GPUs are of an unknown kind" if count else "this machine shows no GPU, and the line"
         why += "" if count else " does not name its GPUs' kind"
-        notes.append(f"cluster: {why}: {such}, with yours (and its memory_gib, if `check` does not know it)")
+        notes.append(
+            f"cluster: {why}: {such}, with your device (and its memory_gib, if `autoscout check` does not know "
+            "the device)"
+        )
     elif kind == "cpu":
         time = f"launch.timeout_s = {GPU_TIMEOUT_S}"
         notes.append(f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind, and {time}")
     if not (batch and batch.nodes) and len(nodes) == 1 and (flag := nodes_unread(line)):
-        notes.append(f"cluster: the line's {flag} is assumed to be one node; write all nodes")
+        notes.append(f"cluster: the launch line's {flag} is assumed to be one node; write all nodes into cluster.nodes")
     if not stated:
         taken = f"this machine's {count} are" if count else "one of each node is"
         taken = f"the {apart} that share a sample are" if apart > max(count, 1) else taken
-        notes.append(f"cluster: the line does not give how many devices it runs on, so {taken} written; correct it")
+        notes.append(
+            f"cluster: the launch line does not give the number of devices, so {taken} written; correct cluster.nodes"
+        )
     elif sum(counts) % apart:
         notes.append(
-            f"cluster: {sum(counts)} ranks do not divide into groups of {apart} that share a sample; correct it"
+            f"cluster: {sum(counts)} ranks do not divide into groups of {apart} that share a sample; correct "
+            "cluster.nodes"
         )
     return nodes, notes

@@ -104,7 +104,7 @@ def busy_now(job: Job) -> str:
     before = counters()
     time.sleep(_LOOK_S)
     share = foreign_share(before, counters())
-    busy = f"other work takes {share:.0%} of this machine's CPU time now"
+    busy = f"other processes take {share:.0%} of this machine's CPU time now"
     return f"{busy}; times will be longer and less certain" if share >= BUSY else ""
 
 

@@ -141,7 +141,7 @@ class _Run:
                 report = ended.get(agent.host, {})
                 if problem := report.get("problem"):  # nothing was started on that host
                     gone = self._spec.cwd and problem.startswith(self._spec.cwd)
-                    mend = "; copy it there, or keep it in a folder that the hosts share" if gone else ""
+                    mend = "; copy it to that host, or keep it in a folder that all hosts share" if gone else ""
                     agent.lost = f"{agent.host}: {problem}{mend}"
                 bad = agent.lost or any(report.get("codes", {}).values())
                 if bad and not self._worst:

@@ -71,14 +71,16 @@ def probe(command: list[str], interpreter: str) -> dict[str, str]:
             )
         except OSError as error:
             raise AutoscoutError(
-                f"{interpreter}: cannot be run ({_why(command[0], error)}); check launch.python", 2
+                f"{interpreter}: the interpreter cannot be run ({_why(command[0], error)}); check launch.python", 2
             ) from error
         finished = processes.exited(process, _LIMIT_S)
         processes.end(process, 0.0)
         output.seek(0)
         printed = output.read().decode(errors="replace").strip()
     if not finished:
-        raise AutoscoutError(f"{interpreter}: did not answer within {_LIMIT_S:.0f} s; check launch.python", 2)
+        raise AutoscoutError(
+            f"{interpreter}: the interpreter did not answer within {_LIMIT_S:.0f} s; check launch.python", 2
+        )
     last = printed.rsplit("\n", 1)[-1]
     try:
         found = json.loads(last)
@@ -86,7 +88,8 @@ def probe(command: list[str], interpreter: str) -> dict[str, str]:
         found = None
     if not isinstance(found, dict):
         raise AutoscoutError(
-            f"{interpreter}: does not work as a Python interpreter (it printed {last[-200:]!r}); check launch.python",
+            f"{interpreter}: the program does not work as a Python interpreter (it printed {last[-200:]!r}); "
+            "check launch.python",
             2,
         )
     return found

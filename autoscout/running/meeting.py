@@ -39,14 +39,14 @@ def met(agents: list[NodeAgent], known: dict[tuple[str, ...], str], stopping: Ca
             if silent is None:
                 ways = "; ".join(f"{agent.host} by {', '.join(reached[agent.host])}" for agent in others)
                 others[-1].lost = (
-                    f"{others[-1].host}: no address of {first.host} can be reached by all ({ways}); name hosts by "
-                    "their addresses in a network that they share"
+                    f"{others[-1].host}: no address of {first.host} can be reached from all hosts ({ways}); name "
+                    "the hosts by their addresses in a network that all share"
                 )
             elif not silent.lost:
                 tried = ", ".join(meet["addresses"])
                 silent.lost = (
-                    f"{silent.host}: cannot reach any address of {first.host} ({tried}); open all ports between them, "
-                    "or name hosts by their addresses in a network that they share"
+                    f"{silent.host}: the host cannot reach any address of {first.host} ({tried}); open all ports "
+                    "between the two, or name the hosts by their addresses in a network that all share"
                 )
             return "", 0
         known[key] = common[0]

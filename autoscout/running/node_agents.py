@@ -113,7 +113,7 @@ class NodeAgent:
             self._gone()
         except BlockingIOError:
             if self.hello and time.monotonic() > self._heard + _LOST_S and not self.lost:
-                self.lost = f"{self.host}: it has been silent for {_LOST_S:.0f} s; the host or its network is down"
+                self.lost = f"{self.host}: no message for {_LOST_S:.0f} s; the host or its network is down"
         *lines, self._buffer = self._buffer.split(b"\n")
         found = []
         for line in filter(None, lines):
@@ -125,9 +125,9 @@ class NodeAgent:
             if "hello" in message:
                 self.hello = {**message["hello"], "heard": dates.now()}
             elif "problem" in message:
-                self.lost = (
-                    self.lost
-                    or f"{self.host}: cannot write there ({message['problem']}); make room, or set TMPDIR there"
+                self.lost = self.lost or (
+                    f"{self.host}: AutoScout cannot write temporary files on this host "
+                    f"({message['problem']}); free some space, or set TMPDIR on the host"
                 )
         return found
 
@@ -165,11 +165,11 @@ class NodeAgent:
         errors = self._errors.read().decode(errors="replace").strip()
         last = errors.splitlines()[-1][:200] if errors else ""
         if not self.hello:
-            why = refusal(self.host, errors) or "its interpreter does not start there; check launch.python on that host"
+            why = refusal(self.host, errors) or "the interpreter does not start on this host; check launch.python there"
             self.lost = f"{self.host}: {why}{f' ({last})' if last else ''}"
             return
         why = [
-            f"its agent ended too early (exit code {code})",
+            f"AutoScout's agent on this host ended too early (exit code {code})",
             refusal(self.host, errors),
             last and f"its last line: {last}",
         ]
@@ -208,7 +208,7 @@ def wait_for(agents: Iterable[NodeAgent], word: str, limit_s: float, stopping: C
     found = heard(asked, word, limit_s, stopping)
     for agent in asked:
         if agent.host not in found and not agent.lost and not stopping():
-            agent.lost = f"{agent.host}: did not answer within {limit_s:.0f} s"
+            agent.lost = f"{agent.host}: the host did not answer within {limit_s:.0f} s"
     return found
 
 

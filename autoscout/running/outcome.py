@@ -68,7 +68,7 @@ def classify(outcome: RunOutcome, folder: Path, timeout_s: float, oom_kills: int
     failure, a machine fault or lack of memory in any log, a rank that died, a collective that timed out.
     """
     if outcome.stopped:
-        return "killed", "stopped by AutoScout before it ended"
+        return "killed", "AutoScout stopped the run before it ended"
     if outcome.lost:
         return "infrastructure", f"a host failed: {outcome.lost}"
     status, evidence = _of_ranks(outcome, folder, timeout_s, oom_kills + outcome.oom_kills)
@@ -125,7 +125,7 @@ def _of_ranks(outcome: RunOutcome, folder: Path, timeout_s: float, oom_kills: in
         return _of_symptom(found, "the launcher", outcome.output, {}, folder)
     shown = f"; its output ends: {_trim(outcome.output)}" if outcome.output else ""
     code = outcome.launcher_code or 0
-    return "error", f"ended with exit code {code} but left no result{shown} (logs: {folder})"
+    return "error", f"the launcher ended with exit code {code}, but the ranks left no result{shown} (logs: {folder})"
 
 
 def oom_kills() -> int:
@@ -179,7 +179,10 @@ def _of_symptom(
     """(status, evidence) by a symptom. `who`: the process that has the symptom; `text`: the log that contains it."""
     symptom, cause = found.symptom, f"{who}: {_trim(found.line)}"
     if others := symptoms.taken_by_others(text, memory):
-        symptom, cause = symptoms.BY_OTHERS, f"{others:.1f} GiB of it, without which there was enough; {cause}"
+        symptom, cause = (
+            symptoms.BY_OTHERS,
+            f"other processes use {others:.1f} GiB, and without them the run would fit; {cause}",
+        )
     elif symptom is symptoms.BY_OTHERS:
         return "oom", f"{cause} (logs: {folder})"  # without other processes on the device, its memory must be too small
     if symptom.status == "infrastructure":
@@ -207,7 +210,7 @@ def _hung(waited: dict[int, str], logs: dict[int, str], folder: Path) -> str:
     first = waited[min(waited)]
     absent = sorted(rank for rank in logs if rank >= 0 and rank not in waited)
     others = f"; {_ranks(absent)} did not join" if absent else ""
-    return f"{first} hung: {_ranks(sorted(waited))} waited for it{others} (logs: {folder}/rank-*.log)"
+    return f"{first} hung: {_ranks(sorted(waited))} waited in it{others} (logs: {folder}/rank-*.log)"
 
 
 def _ranks(numbers: list[int]) -> str:

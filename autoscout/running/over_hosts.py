@@ -74,8 +74,8 @@ class OverHosts:
         for agent in agents:
             if other := _other_file(looked[first]["files"], looked[agent.host]["files"]):
                 raise AutoscoutError(
-                    f"{agent.host}: {other} is missing or differs from {first}'s; copy it there, or keep it in "
-                    f"a folder that the hosts share",
+                    f"{agent.host}: {other} is missing or differs from the file on {first}; copy it to this host, "
+                    "or keep it in a folder that all hosts share",
                     2,
                 )
             if problem := unfit_for(agent, looked[agent.host]):
@@ -84,9 +84,9 @@ class OverHosts:
             if differs := _differs(self._found[first], versions):
                 name, here, there = differs
                 raise AutoscoutError(
-                    f"{host}: has {name} {there or '(not installed)'}, but {first} has {here or 'none'}; ranks of one "
-                    "experiment need the same version: install it there, or name an interpreter in launch.python "
-                    "that is the same on all hosts",
+                    f"{host}: has {name} {there or '(not installed)'}, but {first} has {here or 'none'}; all "
+                    "ranks of an experiment need the same version: install it on that host, or set launch.python "
+                    "to an interpreter that is the same on all hosts",
                     2,
                 )
         return _together([(len(host.devices), self._found[host.name]) for host in hosts])
@@ -211,7 +211,7 @@ class OverHosts:
             ended |= heard(waiting, "ended", 0.0, lambda: False, lambda message: _kept(folder, message))
             waiting = [agent for agent in waiting if agent.host not in ended and not agent.lost]
         for agent in waiting:
-            agent.lost = agent.lost or f"{agent.host}: its ranks did not end when stopped"
+            agent.lost = agent.lost or f"{agent.host}: the ranks on this host did not end when AutoScout stopped them"
         stopped = stopping() and any(one["stopped"] for one in ended.values())
         lost = "" if stopped else self._lost(agents)
         codes = {int(rank): code for one in ended.values() for rank, code in one["codes"].items()}
@@ -254,7 +254,7 @@ class OverHosts:
             if ready:
                 self._ready.add(host)
             else:
-                self._agents[host].lost = f"{host}: the target's packages cannot be imported there"
+                self._agents[host].lost = f"{host}: the target's packages cannot be imported on this host"
 
     def _looked(
         self, agents: list[NodeAgent], folder: Path, commands: dict[str, list[str]], files: Sequence[Path] = ()
@@ -276,11 +276,11 @@ def unfit_for(agent: NodeAgent, looked: dict[str, Any]) -> str:
     if abs(skew) > _SKEW_S:
         how = "ahead of" if skew > 0 else "behind"
         return (
-            f"{agent.host}: its clock is {abs(skew):,.0f} s {how} ours, so times and files cannot be compared; set it "
-            "there (`chronyc makestep`)"
+            f"{agent.host}: the host's clock is {abs(skew):,.0f} s {how} this machine's, so times and files "
+            "cannot be compared; set the host's clock (`chronyc makestep`)"
         )
     if looked.get("free_gib", math.inf) < _ROOM_GIB:
-        return f"{agent.host}: {looked['free_gib']:.2f} GiB are free on its disk; make room there"
+        return f"{agent.host}: {looked['free_gib']:.2f} GiB are free on the host's disk; free some space"
     return ""
 
 
@@ -306,7 +306,7 @@ def _parsed(host: str, output: str) -> dict[str, str]:
         assert isinstance(found, dict)
     except (ValueError, AssertionError):
         raise AutoscoutError(
-            f"{host}: its interpreter printed no description of its packages (but {output[-200:]!r})", 2
+            f"{host}: the interpreter did not print its packages on this host, but: {output[-200:]!r}", 2
         ) from None
     return {str(name): str(value) for name, value in found.items()}
 

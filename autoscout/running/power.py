@@ -81,7 +81,12 @@ def advice(configuration: Configuration) -> list[str]:
     percent = configuration.knobs.get(KNOB, 100)
     if percent == 100:
         return []
-    return [f"a power limit of {percent} % of the default on every GPU (nvidia-smi -pl WATTS), as in the measurement"]
+    return [
+        (
+            f"a power limit of {percent} % of the default on every GPU (nvidia-smi -pl WATTS), because the "
+            "measurement had this limit"
+        )
+    ]
 
 
 def _limits() -> dict[str, tuple[float, float, float]]:

@@ -23,7 +23,7 @@ class Replay:
         path = Path(job.launch.recorded)
         if not job.launch.recorded:
             raise AutoscoutError(
-                'launch.recorded: give the journal whose measurements the "replay" launcher returns', 2
+                'launch.recorded: name the journal whose measurements the "replay" launcher returns', 2
             )
         self._job = job
         self._environment: dict[str, str] | None = None
@@ -31,13 +31,13 @@ class Replay:
         for event in journal.events(path):
             if isinstance(event, journal.SessionStarted):
                 if event.job.id != job.id:
-                    raise AutoscoutError(f"{path}: it was recorded for a different model or traffic", 2)
+                    raise AutoscoutError(f"{path}: the journal was recorded for a different model or traffic", 2)
                 self._environment = event.environment
             elif isinstance(event, journal.ExperimentEnded):
                 found = event.measurement
                 self._recorded.setdefault(found.configuration.id, []).append(found)
         if self._environment is None:
-            raise AutoscoutError(f"{path}: contains no session; name a journal.jsonl that `autoscout` wrote", 2)
+            raise AutoscoutError(f"{path}: the file contains no session; name a journal.jsonl that AutoScout wrote", 2)
 
     def environment(self) -> dict[str, str]:
         """The recorded session's environment, so that replayed measurements are comparable with it."""
@@ -56,7 +56,7 @@ class Replay:
                 name=name,
                 context=context,
                 status="error",
-                evidence=f"not recorded: this configuration is not in {self._job.launch.recorded}",
+                evidence=f"no measurement of this configuration is recorded in {self._job.launch.recorded}",
                 environment=self.environment(),
                 at=dates.now(),
             )

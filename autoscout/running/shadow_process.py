@@ -26,7 +26,10 @@ def shadows_of(
     try:
         holder = tempfile.TemporaryDirectory(prefix="autoscout-shadow-")
     except OSError as error:
-        raise AutoscoutError(f"{tempfile.gettempdir()}: cannot write a shadow's files ({error.strerror})") from error
+        raise AutoscoutError(
+            f"{tempfile.gettempdir()}: cannot write the temporary files of a shadow run ({error.strerror}); free "
+            "some space, or set TMPDIR"
+        ) from error
     with holder as place:
         folder = Path(place)
         for number, question in enumerate(asked):
@@ -52,7 +55,7 @@ def shadows_of(
             lines = (folder / "output.log").read_text(errors="replace").strip().splitlines()
             why = ended.problem or (lines[-1][:300] if lines else f"exit code {ended.code}")
             whose = f"the run of rank {asked[lost]['rank']}" if "rank" in asked[lost] else "the run"
-            raise AutoscoutError(f"{whose} ended without an answer: {why}")
+            raise AutoscoutError(f"{whose} ended without a result: {why}")
     return found
 
 

@@ -127,6 +127,7 @@ def stop(evidences: Iterable[tuple[str, str]]) -> str:
         if len(met[about]) > 1:
             mend = f": {symptom.mend}" if symptom else ""
             return (
-                f"{about}; two configurations failed like this: the session stops{mend}. The last failure: {evidence}"
+                f"two configurations failed because of the same problem ({about}), so the session "
+                f"stops{mend}. The last failure: {evidence}"
             )
     return ""

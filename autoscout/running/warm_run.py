@@ -69,7 +69,9 @@ class WarmScript:
                 errors.seek(0)
                 reason = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
                 self.close()
-                raise AutoscoutError(f'launch.launcher = "warm": {python} does not start ({reason}); omit it')
+                raise AutoscoutError(
+                    f'launch.launcher = "warm": {python} does not start ({reason}); remove launch.launcher'
+                )
 
     def begin(
         self, command: list[str], environment: Mapping[str, str], cwd: Path, status: Path, grace_s: float, pipe: int

@@ -273,7 +273,9 @@ class AutoScout:
             gaps *= self._may_run(rows, np.median)
         gaps[np.isin(rows, list(self.model.aside))] = -1.0
         at = int(np.argmax(gaps)) if taken else int(np.argmin(gaps))
-        return Proposal(int(rows[at]), "MODEL", 0.0, "far from everything tried" if taken else "the most central")
+        return Proposal(
+            int(rows[at]), "MODEL", 0.0, "far from all configurations tried so far" if taken else "the most central"
+        )
 
     def _may_run(self, rows: np.ndarray, least: Callable[[np.ndarray], float]) -> np.ndarray:
         """(n,) whether a row's probability of running within all bounds is at least the smaller of 1/2 and `least(…)`
@@ -295,10 +297,10 @@ class AutoScout:
         None if these are trusted and had fewer than _SOON experiments."""
         if sum(m.weight for m in self.model.nothing) < _TRUST and len(self.model.costs) >= _SOON:
             look_unaided(self.model, list(self.pending))
-            why = "simulators promise next to nothing: chosen from measurements alone"
+            why = "the simulators predict hardly any gain: chosen from measurements alone"
         elif self.model.trust < _TRUST:
             self.model.look(list(self.pending), _WIDER)
-            why = "hardly any gain is expected: a wider search"
+            why = "hardly any gain is expected nearby: chosen from a wider search"
         else:
             return None
         value = self._valued()

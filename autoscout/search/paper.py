@@ -105,7 +105,7 @@ class Algorithm1:
                 x_cand = self._next_point(dense, s_base, x_base)
                 if x_cand == x_base:  # all neighbours are known
                     bandit.update("DENSE", 0.0)
-                    arm, x_cand, before = "SPARSE", x_control, "DENSE has no step left here: "
+                    arm, x_cand, before = "SPARSE", x_control, "the dense knobs have no step left here: "
             if arm == "SPARSE":
                 s_cand, why = self._next_structure(tree, s_base)
                 why = before + why
@@ -114,7 +114,7 @@ class Algorithm1:
                 if fresh is None:
                     return
                 s_cand, x_cand = space.split(fresh)
-                arm, why = "SPARSE", f"{before}nothing new next to the base: a random one"
+                arm, why = "SPARSE", f"{before}no new neighbour of the base configuration: a random configuration"
 
     def _tournament(self, x: Point) -> Generator[list[Configuration], list[ToldCost], Tree]:
         trees = [Tree(self.space, ordering, self.hyper.c_uct, self.hyper.unvisited) for ordering in self.orderings]
@@ -209,7 +209,7 @@ class Algorithm1:
         like = self.space.row(s_base) if self.rng.random() < self.hyper.near else None
         row = tree.propose(self.closed, self.rng, like)
         if row is None:
-            return s_base, "every structure was tried"
+            return s_base, "every combination of sparse knobs was tried"
         return self.space.structure(row), "tree search"
 
     def _next_point(self, dense: Coordinates, s: Structure, x: Point) -> Point:

@@ -187,7 +187,7 @@ def sampled(kind: Kind, space: Space) -> str:
     """A sentence if the strategy searches only a sample of the space; "" otherwise."""
     if not kind.lists or space.enumerable:
         return ""
-    return f"'{kind.name}' needs every configuration as a row: it searches a random {SAMPLE:,} of {space.count:,}"
+    return f"'{kind.name}' needs a list of all configurations, so it searches a random {SAMPLE:,} of {space.count:,}"
 
 
 def kind_of(name: str) -> Kind:
@@ -214,7 +214,7 @@ def names() -> list[str]:
 def register(kind: Kind) -> None:
     """Adds a strategy to this process. Errors: AutoscoutError (exit 2) for a name that exists."""
     if kind.name in names():
-        raise AutoscoutError(f"there is a strategy '{kind.name}' already; choose another name", 2)
+        raise AutoscoutError(f"a strategy named '{kind.name}' exists already; choose a different name", 2)
     _registered[kind.name] = kind
 
 

@@ -122,7 +122,7 @@ class Tree:
                 if len(codes) > 1:
                     node.branches = column, [int(c) for c in codes]
                     break
-        assert node.branches is not None, "two rows of the table are equal"
+        assert node.branches is not None, "two rows of the table are equal; remove one of them"
         return node.branches
 
     def _below(self, node: TreeNode, column: int, code: int) -> np.ndarray:

@@ -100,7 +100,7 @@ def families() -> dict[str, Family]:
     def lent(stem: str, like: str, asking: tuple[str, ...]) -> Groups:
         other, _, release = like.partition(" ")
         if other in asking:
-            raise AutoscoutError(f"{paths[stem]}: its `like` leads back to itself: {' → '.join((*asking, other))}", 2)
+            raise AutoscoutError(f"{paths[stem]}: its `like` refers back to itself: {' → '.join((*asking, other))}", 2)
         if other not in files:
             raise AutoscoutError(f"{paths[stem]}: like = '{like}'{nearest_name(other, files)}", 2)
         return family(other, asking).at(release_of(release) or NEWEST).groups
@@ -154,7 +154,9 @@ def _family(stem: str, content: Mapping[str, Any], path: Path, lent: Any) -> Fam
     for number, stated in enumerate(content["release"]):
         since = release_of(str(stated.get("since", "")))
         if since is None or (rows and since <= rows[-1].since):
-            raise AutoscoutError(f"{path}: release {number + 1}: `since` must be later than in the row before", 2)
+            raise AutoscoutError(
+                f"{path}: release {number + 1}: `since` must be later than that of the previous release", 2
+            )
         like = str(stated.get("like", ""))
         if like and rows:
             raise AutoscoutError(f"{path}: only the first release may be `like` a release of another family", 2)
@@ -185,5 +187,5 @@ def _named_once(found: Mapping[str, Family], paths: Mapping[str, Path]) -> None:
         for name in family.names:
             if (other := owners.setdefault((family.task, name), stem)) != stem:
                 raise AutoscoutError(
-                    f"{paths[stem]}: '{name}' is a name of {paths[other]}, too; take it out of one of them", 2
+                    f"{paths[stem]}: '{name}' is also a name in {paths[other]}; remove it from one of the two files", 2
                 )

@@ -73,4 +73,4 @@ def _trained(kind: str, section: str) -> tuple[Basis, str]:
 
 
 def _scaled(group: str, lender: str) -> str:
-    return f"{group} of {lender}, scaled by the ratio of the data sheets"
+    return f"{group} of {lender}, scaled by the ratio of the devices' data sheets"

@@ -45,7 +45,11 @@ class AsItIs:
         self._rows = 0
 
     def applies(self, columns: Columns) -> str:
-        return self.member.applies(columns) if self._rows else "without measured rows it equals the corrected member"
+        return (
+            self.member.applies(columns)
+            if self._rows
+            else "without measured rows, this model equals the one that it corrects"
+        )
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         self._rows = len(values)

@@ -65,11 +65,17 @@ class TrustGuard:
         if n == 0:
             return "the simulators have not been checked yet"
         if self.trusted:
-            return f"the simulators err by {self.mape:.0%} over the last {checks}, within ε = {self.epsilon:.0%}"
-        text = f"the simulators err by {self.mape:.0%} over the last {checks}, more than ε = {self.epsilon:.0%}"
+            return (
+                f"the simulators err by {self.mape:.0%} over the last {checks}, within the tolerated ε = "
+                f"{self.epsilon:.0%}"
+            )
+        text = (
+            f"the simulators err by {self.mape:.0%} over the last {checks}, more than the tolerated ε = "
+            f"{self.epsilon:.0%}"
+        )
         worst = max(self.regions(), key=lambda r: r.mape, default=None)
         if worst is not None and worst.elsewhere is not None and worst.elsewhere <= self.epsilon < worst.mape:
-            text += f"; most of it where {_named(worst)}: {worst.mape:.0%}, elsewhere {worst.elsewhere:.0%}"
+            text += f"; where {_named(worst)}, they err by {worst.mape:.0%}, elsewhere by {worst.elsewhere:.0%}"
         return text
 
     def regions(self) -> list[Region]:
@@ -92,12 +98,12 @@ class TrustGuard:
             if knobs.get(region.knob) == region.value and region.mape > self.epsilon:
                 return TrustVerdict(
                     False,
-                    f"where {_named(region)} the simulators err by {region.mape:.0%} ({region.checks} checks), more "
-                    f"than ε = {self.epsilon:.0%}",
+                    f"where {_named(region)} the simulators err by {region.mape:.0%} ({region.checks} checks), "
+                    f"more than the tolerated ε = {self.epsilon:.0%}",
                 )
         unseen = [f"{k} {_shown(v)}" for k, v in knobs.items() if self.checks and v not in _values(self.checks, k)]
         if unseen:
-            return TrustVerdict(True, f"{self.why}; none of the checks had {', '.join(unseen)}")
+            return TrustVerdict(True, f"{self.why}; no checked configuration had {', '.join(unseen)}")
         return TrustVerdict(True, self.why)
 
     def _region(self, knob: str, value: Value) -> Region:

@@ -201,7 +201,7 @@ def device_knobs(job: Job) -> tuple[dict[str, str], list[KnobEntry]]:
             values=list(values),
             off=0,
             unit="devices",
-            meaning=f"how many of the cluster's {values[-1]} {kind} are used",
+            meaning=f"number of the cluster's {values[-1]} {kind} devices to use",
             sets="the launcher's hosts",
         )
         for kind, values in _choices(job).items()

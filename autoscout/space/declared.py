@@ -46,7 +46,7 @@ def extended(job: Job, catalog: Catalog, refuses: Callable[[KnobEntry], str]) ->
         catalog = _merged(catalog, path, own, names)
     if not catalog.knob and not (job.launch.command or job.launch.current):
         where = ", ".join(job.space.catalog) or "the job"
-        raise AutoscoutError(f"{where}: declares no knob; add [[space.knob]] with a name and its values", 2)
+        raise AutoscoutError(f"{where}: no knob is declared; add [[space.knob]] with a name and values", 2)
     return catalog
 
 
@@ -119,11 +119,15 @@ def _entry(knob: OwnKnob) -> KnobEntry:
 def _own(path: Path, job: Job) -> Catalog:
     own = read_catalog(path)
     if bool(own.extends) == bool(own.target):
-        raise AutoscoutError(f'{path}: write extends = "{job.target}" to add to a target, or target for a new one', 2)
+        raise AutoscoutError(
+            f'{path}: set extends = "{job.target}" to add knobs to that target, or target = "NAME" to declare a '
+            "new one",
+            2,
+        )
     if own.extends and own.extends != job.target:
         raise AutoscoutError(f"{path}: extends = '{own.extends}', but the job's target is '{job.target}'", 2)
     if own.target and job.target != "command":
-        raise AutoscoutError(f'{path}: it declares its own target, so the job needs target = "command"', 2)
+        raise AutoscoutError(f'{path}: the file declares its own target, so the job needs target = "command"', 2)
     return own
 
 
@@ -132,7 +136,7 @@ def _merged(catalog: Catalog, path: Path, own: Catalog, names: Collection[str]) 
     rules = {r.id: r for r in catalog.rule}
     for knob in own.knob:
         if knob.name in names or knob.name in catalog.derived:
-            taken = "the job already uses this name; choose another"
+            taken = "the job already uses this name; choose a different one"
             raise AutoscoutError(f"{path}: knob '{knob.name}': {taken}", 2)
         # the job's entry only changes the values of a knob of the catalog
         if (old := knobs.get(knob.name)) is not None and old.sets == knob.sets:
@@ -142,7 +146,7 @@ def _merged(catalog: Catalog, path: Path, own: Catalog, names: Collection[str]) 
         _new_or_replacing(path, "rule", rule.id, rule, rules)
     for name in own.derived:
         if name in catalog.derived or name in names:
-            raise AutoscoutError(f"{path}: derived.{name}: that name is taken", 2)
+            raise AutoscoutError(f"{path}: derived.{name}: the name is already used; choose a different name", 2)
     merged = Catalog(
         target=catalog.target,
         version=catalog.version,
@@ -161,7 +165,7 @@ def _merged(catalog: Catalog, path: Path, own: Catalog, names: Collection[str]) 
 
 def _new_or_replacing(path: Path, kind: str, name: str, entry: Entry, known: dict[str, Entry]) -> None:
     if name in known and not entry.replace:
-        raise AutoscoutError(f"{path}: {kind} '{name}' exists already; write replace = true to declare it anew", 2)
+        raise AutoscoutError(f"{path}: {kind} '{name}' exists already; set replace = true to override it", 2)
     if name not in known and entry.replace:
         raise AutoscoutError(f"{path}: {kind} '{name}' replaces nothing{meant(name, known)}", 2)
     known[name] = entry

@@ -142,7 +142,10 @@ def _out_of_domain(space: Space, given: Mapping[str, Value]) -> list[Violation]:
 def _not_among(knob: Knob, value: Value) -> str:
     if value in knob.asks:
         why = knob.asks_for or "it changes numerical results or needs a package"
-        return f"{knob.name} {value} is off unless [space] has allow = ['{knob.name}']: {why}"
+        return (
+            f"{knob.name} {value} is not allowed by default, because {why}; to allow it, set [space] allow = "
+            f"['{knob.name}']"
+        )
     return f"{knob.name} {value} is not among {listed(knob.values)}"
 
 

@@ -101,10 +101,14 @@ def _knob(name: str, kind: Literal["sparse", "dense"], columns: Columns) -> Knob
         raise AutoscoutError(f"the table has no column '{name}'{meant(name, columns)}", 2)
     occurring = _distinct(columns[name])
     if not occurring:
-        raise AutoscoutError(f"the column '{name}' has no value in any row; leave it out of the knobs", 2)
+        raise AutoscoutError(
+            f"the column '{name}' has no value in any row, so it cannot be a knob; remove it from the knobs", 2
+        )
     if len(occurring) > _MOST_VALUES:
         raise AutoscoutError(
-            f"the column '{name}' has {len(occurring):,} different values; leave it out of the knobs", 2
+            f"the column '{name}' has too many different values for a knob ({len(occurring):,}); remove it "
+            "from the knobs",
+            2,
         )
     values = sorted(occurring, key=lambda v: (isinstance(v, str), v, isinstance(v, bool)))
     return Knob(name=name, kind=kind, layer="table", values=tuple(values), meaning="a column of the table", sets=name)

@@ -126,7 +126,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def why_inactive(self) -> str:
-        return f"{self.name} cannot act here: it needs {self.when.text if self.when else 'nothing'}"
+        return f"{self.name} has no effect here: it needs {self.when.text if self.when else 'nothing'}"
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,12 +194,14 @@ def checked(path: Path, catalog: Catalog) -> Catalog:
 def _knob_problems(knob: KnobEntry) -> list[str]:
     problems = []
     if not knob.name.isidentifier() or keyword.iskeyword(knob.name) or Expression(knob.name).names != (knob.name,):
-        problems.append("expressions refer to it: use only letters, digits and _, and no keyword of their language")
+        problems.append(
+            "expressions use this name, so it may have only letters, digits and _, and must not be a Python keyword"
+        )
     if isinstance(knob.values, list):
         if not knob.values:
             problems.append("values is empty")
         if len({_kind(v) for v in knob.values}) > 1:
-            problems.append("values mixes switches, numbers and names")
+            problems.append("values must be all switches (true, false), all numbers or all names")
         if any(isinstance(v, str) and not door.one_line(v) for v in knob.values):
             problems.append("a value contains a control character")
         if len(set(knob.values)) < len(knob.values):
@@ -207,11 +209,14 @@ def _knob_problems(knob: KnobEntry) -> list[str]:
         for key in ("default", "off"):
             value = getattr(knob, key)
             if value is not None and knob.values and _kind(value) != _kind(knob.values[0]):
-                problems.append(f"{key} = {value!r} is not of the same kind as its values")
+                problems.append(f"{key} = {value!r} is of a different type than the knob's values")
         if knob.default is not None and knob.default not in knob.values:
-            problems.append(f"default = {knob.default!r} is not among its values")
+            problems.append(f"default = {knob.default!r} is not among the knob's values")
     if knob.when and knob.off is None and knob.kind == "sparse":
-        problems.append("a sparse knob with a condition needs `off`: what the target does without it")
+        problems.append(
+            "a sparse knob (whose value activates other knobs) with a condition needs `off`: the value that the "
+            "target uses without it"
+        )
     return problems
 
 

@@ -34,8 +34,8 @@ def limited(knob: Knob, limits: SpaceLimits) -> Knob:
         key(v) for v in limits.limit.get(knob.name, wanted)
     }:
         raise AutoscoutError(
-            f"[space] fixes {knob.name} = {limits.fix[knob.name]}, but limits it to {listed(limits.limit[knob.name])}; "
-            f"drop one of them",
+            f"[space] fixes {knob.name} = {limits.fix[knob.name]}, but limits it to "
+            f"{listed(limits.limit[knob.name])}; remove one of the two",
             2,
         )
     for value in wanted:
@@ -45,7 +45,7 @@ def limited(knob: Knob, limits: SpaceLimits) -> Knob:
                 2,
             )
     if not wanted:
-        raise AutoscoutError(f"[space] leaves {knob.name} no value; it may be {listed(knob.values)}", 2)
+        raise AutoscoutError(f"[space] excludes all values of {knob.name}; keep some of {listed(knob.values)}", 2)
     kept = {key(v) for v in wanted}
     return msgspec.structs.replace(knob, values=tuple(v for v in knob.values if key(v) in kept))
 
@@ -99,7 +99,9 @@ def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str
     ]:
         for name in expression.names:
             if kinds.get(name) == "dense" and owner in kinds:
-                raise AutoscoutError(f"{owner} depends on '{name}', but only sparse knobs can activate others", 2)
+                raise AutoscoutError(
+                    f"{owner} depends on '{name}', which is a dense knob; only sparse knobs can activate other knobs", 2
+                )
             if name not in known:
                 raise AutoscoutError(f"{owner}: '{expression.text}': '{name}'{nearest_name(name, known)}", 2)
 

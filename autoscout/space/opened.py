@@ -67,7 +67,7 @@ def values_of(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) 
 
 def unless_allowed(knob: KnobEntry) -> str:
     why = knob.asks_for or "it changes numerical results or needs a package"
-    return f"{knob.name} is off unless [space] has allow = ['{knob.name}']: {why}"
+    return f"{knob.name} is not allowed by default, because {why}; to allow it, set [space] allow = ['{knob.name}']"
 
 
 def without(catalog: Catalog, gone: Mapping[str, str]) -> Catalog:

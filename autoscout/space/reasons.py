@@ -112,7 +112,7 @@ def why_nothing_is_feasible(
     if len(guilty) == 1 and sentences[0] == guilty[0].text:
         sentences = [_with_last_values(guilty[0], knobs, columns, derived) or sentences[0]]
     because = "; ".join(sentences)
-    return f"nothing is feasible for this job within its limits ({because}); relax [space] or change the cluster"
+    return f"no configuration of this job is valid ({because}); relax [space] or change the cluster"
 
 
 def _with_last_values(

@@ -52,7 +52,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     def counts(self) -> str:
         return (
             f"of {self.drawn:,} valid configurations the engine refuses {sum(self.refused.values())} and changes "
-            f"{len(self.changed)} fields; of {self.forbidden:,} invalid ones it wrongly accepts {self.unsaid}"
+            f"{len(self.changed)} fields; of {self.forbidden:,} invalid configurations it accepts {self.unsaid}"
         )
 
 

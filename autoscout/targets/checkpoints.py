@@ -26,7 +26,7 @@ def carried_over(rules: Sequence[CheckpointRule], now: FlagValue, new: FlagValue
         applies = not rule.beside or new(rule.beside) not in (None, False)
         if applies and any(_value(now(flag)) != _value(new(flag)) for flag in rule.flags):
             return rule.says
-    return "loads unchanged: no flag on which it depends differs" if rules else ""
+    return "loads unchanged: no flag on which a checkpoint depends differs" if rules else ""
 
 
 def _value(value: Value | list[str] | None) -> Value | list[str] | None:

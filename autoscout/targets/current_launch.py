@@ -54,7 +54,7 @@ def for_a_shell(line: Line) -> list[str]:
     else []."""
     if not (found := left_to_a_shell(line)):
         return []
-    return [f"the line has {listed(found)}, which no shell fills in: write its value, or no run will start"]
+    return [f"the launch line has {listed(found)}, which no shell expands here; write the value, or no run will start"]
 
 
 def whole_number(flags: Flags, flag: str) -> int | None:
@@ -120,7 +120,7 @@ def configuration(
     decided = [name for name, heard in found.heard.items() if heard and name not in implied]
     nearest = space.nearest(wanted, given=decided)
     if nearest is None:
-        raise AutoscoutError("nothing is feasible for this job", 3)
+        raise AutoscoutError("no configuration of this job is valid", 3)
     there, heard_of = mapped(nearest), set[str]().union(*found.heard.values())
     other = [flag for flag in given if flag in heard_of and apart(given[flag], there.get(flag))]
     before = mapped(Configuration({**wanted, **{n: v for n, v in nearest.knobs.items() if n in implied}}))

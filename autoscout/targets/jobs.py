@@ -47,7 +47,7 @@ def _checked(job: Job, path: str | Path) -> Job:
 def _problems(job: Job) -> Iterator[str]:
     kind = target_of(job)
     if job.task not in kind.tasks:
-        yield f"task = '{job.task}' does not go with target = '{job.target}', which does {', '.join(kind.tasks)}"
+        yield f"target = '{job.target}' does not support task = '{job.task}'; it supports {', '.join(kind.tasks)}"
     if kind.needs_model and not job.model.layers:
         yield f"target = '{job.target}' needs a [model]: layers, hidden, heads, vocab, or a preset"
     yield from metrics.metric_problems(job, kind.metrics(job))

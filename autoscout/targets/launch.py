@@ -13,12 +13,15 @@ from kb import door
 from kb.records import Value
 
 # Explains the placeholders whose values differ by host.
-PLACES = "NODE, HEAD and RANKS: on each host its number (from 0), the first host's address, and its number of ranks"
+PLACES = (
+    "on each host, the variables NODE (the host's number, from 0), HEAD (the first host's address) and RANKS "
+    "(the host's number of ranks)"
+)
 _PLACE = re.compile(r"(?<!\w)(NODE|HEAD|RANKS)(?!\w)")
 # Only the user knows a node's number of CPUs, and whether a job may occupy a whole node.
 PROCESSORS = (
-    "add: --exclusive, or --cpus-per-task and --mem, as your site requires: by default all ranks of a node share one "
-    "processor"
+    "add --exclusive, or --cpus-per-task and --mem, as your site requires, because by default all ranks of a "
+    "node share one processor"
 )
 
 
@@ -98,7 +101,7 @@ def heading(launch: Launch) -> list[str]:
     if launch.fills:
         filled = f"the shell that runs this expands {listed(launch.variables)}"
     elif launch.variables:
-        missing.append(f"the values of {listed(launch.variables)}, which are quoted and not expanded")
+        missing.append(f"the values of {listed(launch.variables)}, because these are quoted and no shell expands them")
     add = f"add: {'; '.join(missing)}" if missing else ""
     return comments(f"{launch.job}: {launch.name}", launch.evidence, launch.checkpoint, filled, add)
 
@@ -173,7 +176,7 @@ def batch_head(launch: Launch) -> list[str]:
     for nodes, count, kind in groups:
         asked += ["#SBATCH hetjob"] if asked else []
         if kinds_by_node(launch):
-            asked += comments(f"on {kind}: add the --constraint by which your site knows it")
+            asked += comments(f"on {kind}: add the --constraint that selects these nodes at your site")
         asked += [f"#SBATCH --nodes={nodes}", "#SBATCH --ntasks-per-node=1"]
         asked += [f"#SBATCH --gpus-per-node={count}"] if count and launch.on_gpus else []
         asked += [f"#SBATCH --cpus-per-task={count}"] if count and launch.ranks and not launch.on_gpus else []

@@ -43,7 +43,7 @@ def jobset(launch: Launch) -> str:
     theirs = ", and needs ROCm (AMD's images: rocm/primus and rocm/megatron-lm)" if launch.resource == AMD else ""
     lines = [
         *heading(launch),
-        *comments(f"the image is yours{theirs}; needs the JobSet controller (jobset.sigs.k8s.io)"),
+        *comments(f"replace the image with your own{theirs}; needs the JobSet controller (jobset.sigs.k8s.io)"),
         "apiVersion: jobset.x-k8s.io/v1alpha2",
         "kind: JobSet",
         f"metadata: {{ name: {name} }}",
@@ -94,7 +94,7 @@ def pod(launch: Launch, script: str, devices: int, kind: str = "") -> list[str]:
     limits = f'    resources: {{ limits: {{ "{launch.resource}": {devices} }} }}'
     return [
         "restartPolicy: Never",
-        *([f"# on {kind}: add the nodeSelector by which your cluster knows it"] if kind else []),
+        *([f"# on {kind}: add the nodeSelector that selects these nodes in your cluster"] if kind else []),
         "containers:",
         "  - name: run",
         f"    image: {yaml_text.emitted(launch.image or 'IMAGE')}",

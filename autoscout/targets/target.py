@@ -120,8 +120,8 @@ class Target:
     def profiler(self, job: Job) -> "Profiler":
         """Returns the profiler of a job, without starting anything. Errors: AutoscoutError."""
         raise AutoscoutError(
-            f"nothing profiles target = '{self.name}' yet, so this job cannot be run; `autoscout space` and "
-            f"`autoscout explain` work on it",
+            f"target = '{self.name}' cannot be profiled yet, so this job cannot be run; only `autoscout space` "
+            "and `autoscout explain` work on it",
             2,
         )
 
@@ -151,7 +151,10 @@ class Target:
     def audit(self, job: Job | None) -> "Audit":
         """Returns the result of comparing the catalog with what a job's engine accepts (without a job: the engine in
         AutoScout's interpreter). Errors: AutoscoutError."""
-        raise AutoscoutError(f"{self.name}: nothing audits its engine yet; `targets` lists what it was run against", 2)
+        raise AutoscoutError(
+            f"{self.name}: the engine cannot be audited yet; `autoscout targets` lists the versions it was tested with",
+            2,
+        )
 
     def draft(self, found: "Audit", flags: Sequence[str]) -> str:
         """Returns catalog entries (TOML) for flags without a knob. Errors: AutoscoutError (exit 2) for an unknown
@@ -190,8 +193,8 @@ class Target:
         whether it fits in memory, and what it communicates. A serving engine runs under the job's load. Errors:
         AutoscoutError (exit 2) if the engine does not support this."""
         raise AutoscoutError(
-            f"target = '{self.name}' cannot be run as a shadow yet, only Megatron-core, vLLM and PyTorch scripts can; "
-            f"`autoscout predict` and `autoscout profile` work on it",
+            f"target = '{self.name}' cannot be run as a shadow yet, only Megatron-core, vLLM and PyTorch scripts "
+            "can; use `autoscout predict` or `autoscout profile`",
             2,
         )
 

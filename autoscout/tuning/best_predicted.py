@@ -195,8 +195,8 @@ class _PredictedRows:
             simulators = Simulators(job, self.space, [], bases=partial(simulators_of, job))
             columns = simulators.columns([self.space.reference])
             if all(bound.kept[0] for bound in bounded(job, simulators.memory, columns)):
-                return f"with {name} = {load:g} {reference_of(self.job)} is expected to meet its limits"
-        return f"{reference_of(self.job)} is not expected to meet its limits even with {name} = {load:g}"
+                return f"with traffic.{name} = {load:g}, {reference_of(self.job)} is expected to meet the limits"
+        return f"{reference_of(self.job)} is not expected to meet the limits even with traffic.{name} = {load:g}"
 
     def shortfall(self, codes: np.ndarray) -> np.ndarray:
         """(n,) factor by which a configuration misses its tightest bound (≤ 1: met); inf if it does not run."""
@@ -365,21 +365,21 @@ class _PredictedRows:
 
     def _nothing(self) -> str:
         if self.searched is not None:
-            return f"no configuration of {self.job.name} is predicted to meet its limits at any request rate"
-        return f"no configuration of {self.job.name} is predicted to run within its memory and its constraints"
+            return f"no configuration of {self.job.name} is predicted to meet the job's limits at any request rate"
+        return f"no configuration of {self.job.name} is predicted to fit into memory and meet the constraints"
 
     def _missed(self, codes: np.ndarray) -> str:
         """A sentence on the limits that the configuration with the smallest shortfall is predicted to break."""
         nearest = self._nearest(codes[int(np.argmin(self.shortfall(codes)))], self.shortfall)[None]
         missed = [
-            f"{bound.text} is predicted {bound.predicted.value[0]:,.4g}"
+            f"{bound.text} is predicted to be {bound.predicted.value[0]:,.4g}"
             for bound in bounded(self.job, self.simulators.memory, self.simulators.columns_of(nearest))
             if not bound.kept[0]
         ]
         fits = f"; {found}" if self.searched is None and (found := self.fitting_load()) else ""
-        alone = "" if self.searched is None else " even for requests that come one at a time"
+        alone = "" if self.searched is None else ", even if requests arrive one at a time"
         name = self.space.name(self.space.of_codes(nearest[0].tolist()))
-        return f"the nearest is {name}{alone}, where {listed(missed)}{fits}"
+        return f"the configuration nearest to the limits is {name}{alone}, where {listed(missed)}{fits}"
 
 
 def _alike(one: Ranked, other: Ranked) -> bool:

@@ -31,7 +31,9 @@ def points_between(good: str, bad: str, job: Job, versions: Sequence[str]) -> It
         with tempfile.TemporaryDirectory(prefix="autoscout-settings-") as folder:
             yield _settings(Path(good), Path(bad), Path(folder))
     elif versions:
-        raise AutoscoutError("--versions goes with GOOD and BAD such as torch==2.12.0 and torch==2.13.0", 2)
+        raise AutoscoutError(
+            "--versions needs package versions as GOOD and BAD, such as torch==2.12.0 and torch==2.13.0", 2
+        )
     else:
         yield [BisectPoint(commit_words(job, each), f"commit={each}") for each in commits(job, good, bad)]
 

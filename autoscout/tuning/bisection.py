@@ -170,7 +170,7 @@ def _bisected(
             suspects.append(Suspect(points[point].label, points[before].label, p[point], point - before - 1))
     by = search.slowdown(order[0] - 1) if len(search.pairs) >= changepoint.FIRST else None
     first, is_sure = suspects[0], p[order[0]] >= sure
-    between = f" or one of the {first.skipped} before it that do not run" if first.skipped else ""
+    between = f" or one of the {first.skipped} changes before it, which do not run" if first.skipped else ""
     slower = "" if by is None else f", {percent(by)}"
     sentence = f"{first.label}{between} made it slower{slower} (probability {first.p:.2f}, {pairs} pairs)"
     return Bisected(

@@ -219,9 +219,9 @@ def _sentence(
 ) -> str:
     """The verdict on `name` against the `reference`; `chosen`: whether `name` is recommended."""
     if against is None and name:
-        return f"{name} cannot be compared: the reference, {reference}, did not run in {numbers}"
+        return f"{name} cannot be compared, because the reference, {reference}, did not run in {numbers}"
     if against is None:
-        return f"nothing else ran or is believed to be better than {reference}"
+        return f"no other configuration ran, or none is expected to be better than {reference}"
     if kind == "faster":
         return f"{name} is faster than {reference}: {numbers}"
     if kind == "slower":
@@ -241,7 +241,7 @@ def _over_today(over: Contrast | None, p_better: float, today: str, rounds: Sequ
 def _left(excess: float) -> str:
     """`excess`: expected relative cost of the recommended configuration above the best one of the last round."""
     least = "less than 0.1 %" if excess < 0.001 else f"{excess:.1%}"
-    return f"; on average, more rounds would improve the choice by at most {least}"
+    return f"; more rounds are expected to improve the choice by at most {least}"
 
 
 def _shape(around: Around | None) -> str:
@@ -249,7 +249,7 @@ def _shape(around: Around | None) -> str:
         return ""
     known = around.low > _STEEP or around.high < _STEEP
     shape = "a broad basin" if around.high < _STEEP else "a sharp peak" if around.low > _STEEP else "peak or basin"
-    interval = f"its {around.neighbours} neighbours are believed to cost {_percent(around.median)} at the median"
+    interval = f"the median cost of its {around.neighbours} neighbours is estimated to be {_percent(around.median)}"
     sure = f"95 % interval {_percent(around.low)} to {_percent(around.high)}"
     return f"; {shape}{'' if known else ' is not known'}: {interval} ({sure})"
 

@@ -99,9 +99,9 @@ class Evaluator:
         self._ensemble: Simulators | None = None if mode == "profile" else self._fit()
         if mode == "simulate" and (self._ensemble is None or self._ensemble.doubtful(hyper.epsilon)):
             raise AutoscoutError(
-                f"--fidelity simulate needs simulators, but the knowledge base has too few measurements of {job.name} "
-                f"on this hardware to fit them ({MIN_ROWS} configurations are needed); run it without that option "
-                "first"
+                "--fidelity simulate needs simulators, but the knowledge base has too few measurements of "
+                f"{job.name} on this hardware to fit them ({MIN_ROWS} configurations are needed); run the job "
+                "without --fidelity simulate first"
             )
         self.fidelity: Fidelity = "predicted" if self._ensemble else "measured"
         self._best_predicted = float("inf")
@@ -230,7 +230,7 @@ class Evaluator:
         if self._guard.trusted or self.mode != "adaptive" or len(self._guard.errors) < self.hyper.window:
             return False
         return self._switch(
-            step, f"{self._guard.why}; the search itself weights each by how well it explains the measurements"
+            step, f"{self._guard.why}; the search weights each simulator by how well it explains the measurements"
         )
 
     def _judge_simulators(self, real: Measurement, predictions: tuple[float, dict[str, float]], step: int) -> None:

@@ -32,10 +32,10 @@ def fits_nowhere(space: JobSpace) -> str:
     device, devices = min(map(capacity, space.job.cluster.nodes)), space.job.devices
     allowed = next((knob for knob in _FREEING if _fits_with(space, knob)), "")
     return (
-        f"{space.job.name} fits nowhere on {devices} devices of {device:.1f} GiB: the configuration found to need "
-        f"least memory, {name}, takes {least:.0f} GiB on its fullest rank (out of memory with {chance:.0%}); about "
-        f"{math.ceil(1.1 * devices * least / device)} such devices would hold it, or devices of {1.1 * least:.0f} GiB"
-        + (f", or these with [space] allow = ['{allowed}']" if allowed else "")
+        f"{space.job.name} fits nowhere on {devices} devices of {device:.1f} GiB: the configuration that needs "
+        f"the least memory, {name}, takes {least:.0f} GiB on one rank (probability of running out of memory "
+        f"{chance:.0%}); about {math.ceil(1.1 * devices * least / device)} such devices would hold it, or devices "
+        f"of {1.1 * least:.0f} GiB" + (f", or use these devices with [space] allow = ['{allowed}']" if allowed else "")
     )
 
 
@@ -54,9 +54,9 @@ def beside_engine(space: JobSpace, configuration: Configuration) -> str:
     switch = next((knob.sets.rstrip("=") for knob in space.knobs if knob.name == "sleep" and awake), "")
     needed, together = (float(model.predict(each).value[0]) for each in (alone, columns))
     return (
-        f"training alone takes {needed:.0f} GiB of {device:.1f} and fits; together with the engine that generates "
-        f"answers, which holds {engine:.0f} GiB, it takes {together:.0f}: give the engine a smaller share"
-        + (f", or let it sleep during training ({switch})" if switch else "")
+        f"training alone takes {needed:.0f} of {device:.1f} GiB and fits; together with the engine that generates "
+        f"answers, which takes {engine:.0f} GiB, the total is {together:.0f} GiB: reduce the engine's share of "
+        "memory" + (f", or let the engine sleep during training ({switch})" if switch else "")
     )
 
 

@@ -26,7 +26,7 @@ def too_slow(job: Job, space: Space, default: Configuration) -> str:
     if not 0.5 * job.launch.timeout_s < needed < float("inf"):
         return ""
     return (
-        f"{reference_of(job)} is predicted to take {step:.3g} s per step: {job.launch.warmup} steps of warm-up and "
-        f"{_LEAST} measured ones take {needed:.0f} s, and launch.timeout_s = {job.launch.timeout_s:g} must also cover "
-        f"the start; write timeout_s = {3 * needed + 120:.0f} or more"
+        f"{reference_of(job)} is predicted to take {step:.3g} s per step: {job.launch.warmup} steps of warm-up "
+        f"and {_LEAST} measured ones take {needed:.0f} s, and launch.timeout_s = {job.launch.timeout_s:g} must "
+        f"also cover the start; set launch.timeout_s = {3 * needed + 120:.0f} or more"
     )

@@ -126,21 +126,25 @@ def _comparable(a: Side, b: Side) -> None:
             f"{a.label} runs on {ours} and {b.label} on {theirs}: a gate compares sides on the same hardware", 2
         )
     if a.job.objective != b.job.objective:
-        raise AutoscoutError(f"{a.label} and {b.label} have different objectives; a gate compares one number", 2)
+        raise AutoscoutError(
+            f"{a.label} and {b.label} have different objectives; a gate needs the same objective for both", 2
+        )
 
 
 def _same_hardware(a: Mapping[str, str], b: Mapping[str, str]) -> None:
     other = [key for key in _HARDWARE if a.get(key) != b.get(key)]
     if other:
         differences = "; ".join(f"{key}: {a.get(key, 'none')} and {b.get(key, 'none')}" for key in other)
-        raise AutoscoutError(f"the two sides run on different hardware ({differences}); a gate needs the same", 2)
+        raise AutoscoutError(
+            f"the two sides run on different hardware ({differences}); a gate needs the same hardware", 2
+        )
 
 
 def _first_runs(a: GateSide, b: GateSide, margin: float) -> Gated | None:
     """The verdict, if the first run of a side failed or B computes something else than A; else None."""
     first = a.run()
     if first.status != "ok":
-        raise AutoscoutError(f"A ({a.side.label}) does not run, so there is nothing to compare with: {first.evidence}")
+        raise AutoscoutError(f"A ({a.side.label}) does not run, so B cannot be compared with it: {first.evidence}")
     b.loop.engine.reference.measurement = first
     second = b.run()
     if second.status == "ok":
@@ -169,9 +173,9 @@ def _compared(
         late = time.monotonic() > until
         if len(done) in pairs.levels(limit) or (late and len(done) > 1):
             standing = pairs.standing(done, margin, limit)
-            on_note(f"{len(done)} pairs: B against A {_numbers(standing)}")
+            on_note(f"after {len(done)} pairs, B compared with A: {_numbers(standing)}")
             if late and not standing.over:
-                on_note(f"the wall ended the gate after {len(done)} of {limit} pairs")
+                on_note(f"the time limit (--wall) ended the gate after {len(done)} of {limit} pairs")
             if standing.over or late:
                 return _judged(a, b, standing, margin)
 
@@ -183,7 +187,7 @@ def _judged(a: GateSide, b: GateSide, standing: pairs.PairsStanding, margin: flo
         "no worse": f"B is faster than A: {numbers}"
         if standing.high < 0
         else f"B is no more than {allowed} slower than A: {numbers}",
-        "undecided": f"undecided after {standing.pairs} pairs: B against A is {numbers}, and {allowed} is allowed",
+        "undecided": f"undecided after {standing.pairs} pairs: B compared with A is {numbers}, {allowed} is allowed",
     }[standing.kind]
     if standing.slow:
         sentence += f"; {standing.slow} runs were slow because of the machine, so runs at its usual speed are compared"
@@ -210,7 +214,7 @@ def _numbers(standing: pairs.PairsStanding) -> str:
 def _gated(a: GateSide, b: GateSide, kind: str, margin: float, sentence: str) -> Gated:
     both = a.done[0].losses and b.done[0].losses
     if not both and b.done[0].status == "ok":
-        sentence += "; neither losses nor answers were compared, since a side reports none"
+        sentence += "; neither losses nor answers were compared, because a side reports none"
     return Gated(
         a=a.side.label,
         b=b.side.label,

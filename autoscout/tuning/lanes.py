@@ -63,7 +63,10 @@ class Lanes:
         if not self.job.cluster.hosts or self.job.cluster.together:
             why = f"cluster.together = {self.job.cluster.together}"
         elif self.crowd:
-            why = f"{len(self.crowd)} fit on a host: after the reference, a test shows whether they disturb each other"
+            why = (
+                f"{len(self.crowd)} fit on a host; after the reference's run, a test shows whether they disturb "
+                "each other"
+            )
         else:
             why = "each on its own devices; cluster.together sets the limit"
         return f"{self.most} experiments at once on {hosts} {'host' if hosts == 1 else 'hosts'} ({why})"

@@ -197,7 +197,7 @@ def _fails(job: Job, columns: Mapping[str, np.ndarray]) -> str:
         cache = msgspec.structs.replace(job, objective=Objective(maximize="kv_cache_tokens"))
         if any(float(member.predict(columns).value[0]) > 0 for member in simulators_of(cache)):
             limits = [f"{metric} <= {bound:g}" for metric, bound in latency_limits(job.objective)]
-            return f"to meet {listed(limits)} at no request rate"
+            return f"not to meet {listed(limits)} at any request rate"
     return "not to run: it does not fit into memory"
 
 
@@ -252,8 +252,8 @@ def _unsaid(job: Job, columns: Mapping[str, np.ndarray]) -> str:
     each = ", ".join(f"{value or 'by its layers'}: {seconds:.3g} s" for value, seconds in found.values.items())
     return (
         f"the job does not state {_SOFTWARE.get(found.column, found.column)}, which widens the interval by "
-        f"±{wide:.0%}, more than any other unknown ({found.column} {each}); state it under [simulated] in the job's "
-        "own catalog, or measure a configuration"
+        f"±{wide:.0%}, more than any other unknown ({found.column} {each}); set {found.column} under [simulated] "
+        "in the job's own catalog, or measure a configuration"
     )
 
 

@@ -150,7 +150,8 @@ def _keep(path: Path, past: list[Past]) -> None:
         path.write_bytes(msgspec.json.encode(past))
     except OSError as error:  # the error of a full disk lacks the file's name
         raise AutoscoutError(
-            f"{path}: cannot be written ({error.strerror}); make room there, or choose another --kb folder"
+            f"{path}: the file cannot be written ({error.strerror}); free some space, or choose a different "
+            "folder with --kb"
         ) from error
 
 
@@ -238,8 +239,8 @@ def with_secrets(stored: Job, given: Job | None) -> Job:
     found = msgspec.structs.replace(stored, launch=msgspec.structs.replace(stored.launch, environment=ours))
     if secrets.HIDDEN in str(found.launch) + str(found.guard):
         raise AutoscoutError(
-            f"the command or the variables of {stored.name} contain a secret, which no session stores; give the job "
-            "file that has it, to continue with autoscout tune JOB.toml --resume SESSION",
+            f"the command or the variables of {stored.name} contain a secret, which no session stores; to "
+            "continue, pass the job file that contains the secret: autoscout tune JOB.toml --resume SESSION",
             2,
         )
     return found
@@ -318,7 +319,7 @@ def repair(kb: Path, on_note: Callable[[str], None]) -> None:
     """Adds results of earlier sessions to the knowledge base that only their journals have."""
     repaired, problems = store.ingest_all(kb)
     if repaired:
-        on_note(f"{repaired} measurements of earlier sessions were missing in the knowledge base, and were added")
+        on_note(f"{repaired} measurements of earlier sessions were missing in the knowledge base and have been added")
     for problem in problems:
         on_note(problem)
 

@@ -64,7 +64,8 @@ class SideBySide(Loop):
                 self._open[experiment.number] = experiment
             elif self.tape.replaying and not self.engine.over and self.tape.ended() is None:
                 raise AutoscoutError(
-                    "this session's journal does not match its decisions, so it cannot be resumed; start the job again"
+                    "this session's journal does not match the decisions that AutoScout makes, so the "
+                    "session cannot be resumed; start the job again"
                 )
         elif self._open.pop(ended.number, None) is None:
             raise AutoscoutError(

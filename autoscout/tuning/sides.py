@@ -59,7 +59,7 @@ def of_session(kb: Path, session: str, given: Job | None = None) -> tuple[Side, 
     try:
         events = journals.events(store.journalled(kb, session) / "journal.jsonl")
     except AutoscoutError as error:
-        forms = "a job file, a session, or with --job what changes in it (python=…, commit=…, KNOB=VALUE)"
+        forms = "a job file, a session, or a change of the job file in --job (python=…, commit=…, KNOB=VALUE)"
         raise AutoscoutError(f"{error}; a side is {forms}", 2) from error
     started, confirmed = ended_with(events, session)
     job = with_secrets(started.job, given)
@@ -86,7 +86,7 @@ def _changed(text: str, job: Job, made: contextlib.ExitStack, wheels: str) -> Si
             job = made.enter_context(_at_commit(job, value))
         elif key == "python":
             if not os.access(value, os.X_OK):
-                raise AutoscoutError(f"python={value} is not an interpreter that can be started", 2)
+                raise AutoscoutError(f"python={value}: no Python interpreter can be started at this path", 2)
             job = _launched(job, python=os.path.abspath(value))
         elif key == "file":
             job = _with_file(job, *value.partition(":")[::2])
@@ -140,7 +140,7 @@ def commits(job: Job, good: str, bad: str) -> list[str]:
     where = Path(job.launch.path or ".").resolve()
     between = _git(where, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}").split()
     if not between:
-        raise AutoscoutError(f"{where}: no commit leads from {good} to {bad}; name an ancestor first", 2)
+        raise AutoscoutError(f"{where}: {good} is not an ancestor of {bad}; pass the older commit first", 2)
     return [_git(where, "rev-parse", "--verify", f"{good}^{{commit}}").strip(), *between]
 
 
@@ -155,14 +155,14 @@ def changed_files(job: Job) -> str:
     where = Path(job.launch.path or ".").resolve()
     found = _git(where, "status", "--porcelain", "--untracked-files=no").splitlines()
     files = "1 file" if len(found) == 1 else f"{len(found)} files"
-    return f"{where}: changes of {files} are not committed, so no side has them" if found else ""
+    return f"{where}: neither side includes the uncommitted changes of {files}; commit them first" if found else ""
 
 
 def _git(where: Path, *words: str) -> str:
     try:
         done = subprocess.run(["git", "-C", str(where), *words], capture_output=True, text=True, errors="replace")
     except OSError as error:
-        raise AutoscoutError(f"git cannot be run ({error.strerror}); commits need it", 2) from error
+        raise AutoscoutError(f"git cannot be run ({error.strerror}); install git to compare commits", 2) from error
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["it printed nothing"]
         raise AutoscoutError(f"{where}: git {words[0]} fails ({lines[-1]}); launch.path must be the script's folder", 2)

@@ -52,7 +52,7 @@ class Steering:
                 "the line in the file is not an order" if order.what == "unreadable" else self._refusal(order, best)
             )
             if order.what == "pause" and stale:
-                refused = "the session was resumed after this order"
+                refused = "this order was given before the session was resumed"
             steered = Steered(what=order.what, values=order.values, by=order.by, why=order.why, refused=refused)
             self.tape.emit(steered, sync=True)
             if refused:
@@ -88,7 +88,7 @@ class Steering:
             elif order.what == "validate" and self.favourite() is None:
                 return "this session has no simulators to predict an unmeasured configuration"
             elif order.what in ("pin", "exclude") and not isinstance(self.space, JobSpace):
-                return "a space without a job file cannot be narrowed; begin a study with a narrower one"
+                return "a space without a job file cannot be narrowed; start a study with a narrower space"
             elif order.what in ("pin", "exclude"):
                 JobSpace.of_job(self._limited(order))
         except AutoscoutError as error:

@@ -50,7 +50,7 @@ class WarmStartChoice(msgspec.Struct, frozen=True):
         for part in parts:
             if part not in PARTS:
                 raise AutoscoutError(
-                    f"--warm-start {text}: '{part}' is not carried over; choose from {', '.join(PARTS)}", 2
+                    f"--warm-start {text}: '{part}' cannot be carried over; choose from {', '.join(PARTS)}", 2
                 )
         return WarmStartChoice(source or "auto", parts)  # type: ignore[arg-type]
 
@@ -93,8 +93,8 @@ def gather(
         nearest = [a for a in nearest if choice.source in a.sessions]
         if not nearest:
             raise AutoscoutError(
-                f"--warm-start {choice.source}: no session of that name has measurements of a job like {job.name}; "
-                f"`autoscout similar` lists sessions that have",
+                f"--warm-start {choice.source}: no session of that name has measurements of a job similar to "
+                f"{job.name}; `autoscout similar` lists sessions that do",
                 2,
             )
     decided = choices.choices(kb, job.id) if choice.source == "auto" else {}
@@ -137,8 +137,8 @@ def gather(
                 favourites.setdefault(here.id, Favourite(here, space.name(here), alike.job.name, space.name(here)))
             if suggested:
                 notes.append(
-                    f"{len(suggested)} configurations for {alike.job.name} are hints from other sources: they are "
-                    "tried, but replace no experiment (`autoscout kb trust` lists the sources)"
+                    f"{len(suggested)} configurations for {alike.job.name} come from other sources, so they are "
+                    "tried, but never used in place of an experiment (`autoscout kb trust` lists the sources)"
                 )
         broken: list[tuple[Configuration, float]] = []
         if "rows" in choice.parts:
@@ -224,8 +224,8 @@ def _notes(job: Job, alike: kb_similar.SimilarJob, context: str, excused: list[O
         versions = next((f for f in alike.features if f.name == "versions"), None)
         changed = f" ({versions.there} there, {versions.here} here)" if versions else ""
         notes.append(
-            f"{alike.measurements} measurements of this very job were made on other versions or hardware{changed}: "
-            f"they are hints, not answers"
+            f"{alike.measurements} measurements of this job were made with different versions or "
+            f"hardware{changed}, so they only guide the search"
         )
     if excused:
         names = ", ".join(o.name for o in excused[:3]) + (", …" if len(excused) > 3 else "")

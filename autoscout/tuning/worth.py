@@ -41,8 +41,9 @@ def worth(job: Job, events: list[AnyEvent]) -> WarmStartWorth | None:
     else:
         place = "the best of all" if rank == 1 else f"{behind:.1%} behind the best (place {rank} of {len(ranked)})"
         sentence = (
-            f"warm start: {len(tried)} of {len(carried)} carried-over configurations were measured; {good[best][0]} is "
-            f"{place}; within 1 % of the best after {first} of {experiments} experiments"
+            f"warm start: {len(tried)} of {len(carried)} carried-over configurations were measured; "
+            f"{good[best][0]} is {place}; the search was within 1 % of the best after {first} of {experiments} "
+            "experiments"
         )
     return WarmStartWorth(
         sources=started.sources,

@@ -126,7 +126,9 @@ def test_tilted_samples_are_valid_and_lean_towards_what_is_wanted(space):
 
 def test_rivals_search_a_sample_and_say_so(space):
     kind = kind_of("random")
-    assert sampled(kind, space).startswith("'random' needs every configuration as a row: it searches a random 20,000")
+    assert sampled(kind, space).startswith(
+        "'random' needs a list of all configurations, so it searches a random 20,000"
+    )
     assert sampled(kind_of("autoscout"), space) == ""
     chosen = strategy("random", space)
     assert chosen.ask() == [space.reference]

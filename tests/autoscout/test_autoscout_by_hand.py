@@ -65,7 +65,7 @@ def test_a_cold_search_opens_with_the_reference_and_rows_far_from_each_other():
     assert [(d.step, d.phase, d.arm) for d in told[:4]] == [
         (1, "default", "DEFAULT"), (2, "opening", "MODEL"), (3, "opening", "MODEL"), (4, "opening", "MODEL"),
     ]  # fmt: skip
-    assert [d.why for d in told[:2]] == ["the reference, to compare with", "far from everything tried"]
+    assert [d.why for d in told[:2]] == ["the reference, to compare with", "far from all configurations tried so far"]
     assert {d.phase for d in told[4:]} == {"search"}
     points = search.encoding.rows(CODES).points.astype(float)
     rows = [POOL.row(d.configurations[0]) or 0 for d in told[:4]]
@@ -93,7 +93,7 @@ def test_with_a_simulator_its_favourites_come_before_anything_is_modelled():
     assert [POOL.row(d.configurations[0]) for d in told[1:3]] == best[:2].tolist()
     assert told[1].why == "predicted to be best by sim"
     blind = decided(run(searching(simulators=simulator(), hyper=DefaultHyper(simulators=False)), 2))
-    assert blind[1].why == "far from everything tried"
+    assert blind[1].why == "far from all configurations tried so far"
 
 
 def test_beside_a_failure_favourites_are_left_alone_while_nothing_ran():
@@ -210,7 +210,7 @@ def test_each_decision_is_of_the_arm_with_the_largest_index():
         assert d.values["uncertainty"] >= 0
     wider = [d.step for d in told if not d.values]
     assert wider != []
-    assert {d.why for d in told if not d.values} == {"hardly any gain is expected: a wider search"}
+    assert {d.why for d in told if not d.values} == {"hardly any gain is expected nearby: chosen from a wider search"}
     assert all((step - 1) % 3 == 0 for step in wider)
     rewarded = [e for e in events if isinstance(e, Rewarded)]
     assert [e.step for e in rewarded] == [d.step for d in told if d.values]
@@ -317,7 +317,7 @@ def test_next_to_nothing_promised_means_a_wider_look():
     narrow = search.model.gain.copy()
     proposal = search._wider()
     assert proposal is not None
-    assert (proposal.arm, proposal.why) == ("MODEL", "hardly any gain is expected: a wider search")
+    assert (proposal.arm, proposal.why) == ("MODEL", "hardly any gain is expected nearby: chosen from a wider search")
     search.model.look([], 3.0)
     assert proposal.row == search.model.candidates[np.argmax(search.model.gain)]
     assert proposal.gain == search.model.gain.max() >= narrow.max()

@@ -53,14 +53,14 @@ def test_one_measurement_is_all_that_there_is(tmp_path):
     found = driven(study(tmp_path, profiles=1), lambda knobs, number: true(knobs))
     assert found.confirmed is not None
     assert found.confirmed.name == found.confirmed.default_name
-    assert "nothing else ran" in found.confirmed.sentence
+    assert "no other configuration ran" in found.confirmed.sentence
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0])
 def test_what_is_no_number_is_refused_and_the_session_goes_on(tmp_path, value):
     s = study(tmp_path, profiles=2)
     (first,) = s.ask()
-    with pytest.raises(AutoscoutError, match="is not a result"):
+    with pytest.raises(AutoscoutError, match="is not a valid result"):
         s.tell(first, {"s": value})
     s.tell(first, {"s": 1.0})
     assert s.wants_more()

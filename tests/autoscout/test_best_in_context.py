@@ -105,7 +105,9 @@ def test_what_other_devices_measured_is_not_of_this_job(tmp_path: Path) -> None:
     assert predict(JobSpace.of_job(job), {}, kb).rows == 3
     other = msgspec.structs.replace(job, cluster=Cluster(nodes=[Node("h100", 8)]))
     space = JobSpace.of_job(other)
-    with pytest.raises(AutoscoutError, match=r"3 rows of llama-3.2-3b are known, but none applies here"):
+    with pytest.raises(
+        AutoscoutError, match=r"3 measurements of llama-3.2-3b are known, but none applies to this cluster"
+    ):
         best_of_job(kb, other)
     cold = predict(space, {}, None)
     found = predict(space, {}, kb)

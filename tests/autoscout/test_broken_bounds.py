@@ -233,7 +233,7 @@ def test_finalists_that_break_a_bound_when_measured_again_are_said_to(tmp_path):
         drive()
     assert said.value.exit_code == 3
     assert "no finalist of study ran correctly within its constraints when measured again" in str(said.value)
-    assert "breaks the constraint ttft_ms <= 200: it is 500" in str(said.value)
+    assert "breaks the constraint ttft_ms <= 200: the value is 500" in str(said.value)
 
 
 def test_where_all_finalists_break_a_bound_again_the_next_best_are_measured(tmp_path):

@@ -47,7 +47,7 @@ def test_a_session_stops_and_says_what_to_mend(tmp_path: Path) -> None:
 
     done = tuned(kb, str(job))
     assert done.returncode == 1
-    assert "torch finds no GPU; two configurations failed like this: the session stops" in done.stderr
+    assert "(torch finds no GPU), so the session stops" in done.stderr
     assert "check the driver (`nvidia-smi`)" in done.stderr
     first = ended(kb)
     assert {e.measurement.status for e in first} == {"infrastructure"}

@@ -98,7 +98,7 @@ def test_secrets_stay_out_of_the_job(tmp_path):
     (tmp_path / "run.sh").write_text(f"{script}torchrun train.py --hub_token hf_0123456789 --pad_token '<pad>'\n")
     job, notes = described([str(tmp_path / "run.sh")], tmp_path)
     assert job["launch"]["environment"] == {"TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": "12"}
-    assert any(note.startswith("launch.environment: left out WANDB_API_KEY") for note in notes)
+    assert any(note.startswith("launch.environment: WANDB_API_KEY left out") for note in notes)
     assert any(note.startswith("launch.current: the value of --hub_token looks like a secret") for note in notes)
 
 
@@ -120,7 +120,7 @@ def test_a_secret_of_the_container_is_said_and_none_of_an_earlier_launch_is_show
     assert any(note.startswith("launch.command_prefix: the value of HF_TOKEN looks like a secret") for note in notes)
     (tmp_path / "run.sh").write_text("docker run -e DB_PASSWORD=aB3aB3aB3 reg\ntorchrun train.py\n")
     notes = described([str(tmp_path / "run.sh")], tmp_path)[1]
-    assert any("before it comes 'docker run -e DB_PASSWORD=‹secret› reg'" in note for note in notes)
+    assert any("an earlier one is 'docker run -e DB_PASSWORD=‹secret› reg'" in note for note in notes)
     assert not any("aB3" in note for note in notes)
 
 
@@ -178,7 +178,9 @@ def test_flags_that_only_sound_like_it(words):
 def test_variables_that_only_a_shell_knows_are_said(tmp_path):
     (tmp_path / "run.sh").write_text("export HOSTS=$(cat hosts)\nexport A=1\ntorchrun train.py\n")
     notes = described([str(tmp_path / "run.sh")], tmp_path)[1]
-    assert "launch.environment: write the value of HOSTS, or remove it; no shell fills it in" in notes
+    assert (
+        "launch.environment: write the value of HOSTS, or remove it, because no shell expands variables here" in notes
+    )
 
 
 def test_a_script_that_is_run_as_a_whole_is_told_no_flags_of_its_last_line(tmp_path):
@@ -187,7 +189,7 @@ def test_a_script_that_is_run_as_a_whole_is_told_no_flags_of_its_last_line(tmp_p
     job, notes = described([str(tmp_path / "run.sh")], tmp_path)
     assert job["launch"]["current"].startswith("bash ")
     assert "space" not in job
-    assert any("run as a whole" in note for note in notes)
+    assert any("run unchanged" in note for note in notes)
 
 
 def test_a_script_that_is_run_as_a_whole_has_the_gpus_of_all_its_commands(tmp_path):
@@ -213,5 +215,5 @@ def test_a_script_that_is_run_as_a_whole_has_the_gpus_of_its_allocation(tmp_path
 
 def test_a_script_without_a_known_launch_says_what_it_ends_on(tmp_path):
     (tmp_path / "run.sh").write_text("make -C train run GPUS=2 | tee log\n")
-    with pytest.raises(AutoscoutError, match=r"its last command is 'make -C train run GPUS=2'; give it as a line"):
+    with pytest.raises(AutoscoutError, match=r"its last command is 'make -C train run GPUS=2'; give the command"):
         described([str(tmp_path / "run.sh")], tmp_path)

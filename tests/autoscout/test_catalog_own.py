@@ -72,7 +72,7 @@ sets = "TransformerConfig.fast"
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (KNOB, 'write extends = "megatron" to add to a target'),
+        (KNOB, 'set extends = "megatron" to add knobs to that target'),
         ('extends = "vllm"\n' + KNOB, "extends = 'vllm', but the job's target is 'megatron'"),
         ('target = "mine"\n' + KNOB, 'so the job needs target = "command"'),
         (
@@ -80,10 +80,13 @@ sets = "TransformerConfig.fast"
             "knob[0].layr is unknown; did you mean 'layer'",
         ),
         ('extends = "megatron"\n' + KNOB.replace("[false, true]", "[]"), "knob 'fast': values is empty"),
-        ('extends = "megatron"\n' + KNOB.replace("[false, true]", "[false, 1]"), "mixes switches, numbers and names"),
-        ('extends = "megatron"\n' + KNOB.replace("default = false", 'default = "no"'), "is not of the same kind"),
-        ('extends = "megatron"\n' + KNOB.replace('"fast"', '"min"', 1), "knob 'min': expressions refer to it"),
-        ('extends = "megatron"\n' + KNOB.replace('"fast"', '"tp"', 1), "write replace = true to declare it anew"),
+        (
+            'extends = "megatron"\n' + KNOB.replace("[false, true]", "[false, 1]"),
+            "must be all switches (true, false), all numbers or all names",
+        ),
+        ('extends = "megatron"\n' + KNOB.replace("default = false", 'default = "no"'), "is of a different type"),
+        ('extends = "megatron"\n' + KNOB.replace('"fast"', '"min"', 1), "knob 'min': expressions use this name"),
+        ('extends = "megatron"\n' + KNOB.replace('"fast"', '"tp"', 1), "set replace = true to override it"),
         (
             'extends = "megatron"\n' + KNOB.replace('"fast"', '"layers"', 1),
             "the job already uses this name",
@@ -91,7 +94,7 @@ sets = "TransformerConfig.fast"
         ('extends = "megatron"\n' + KNOB + "replace = true", "knob 'fast' replaces nothing"),
         ('extends = "megatron"\n' + KNOB + 'when = "tpp > 1"', "'tpp' is unknown; did you mean 'tp'"),
         ('extends = "megatron"\n' + KNOB + 'when = "tp.real"', "knob 'fast': when: 'tp.real' uses Attribute"),
-        ('extends = "megatron"\n' + KNOB.replace("TransformerConfig.fast", "fast"), "takes your own knobs only as"),
+        ('extends = "megatron"\n' + KNOB.replace("TransformerConfig.fast", "fast"), "accepts your own knobs only as"),
         ('extends = "megatron"\n' + KNOB + KNOB, "knob 'fast' is declared twice"),
         ('extends = "megatron"\nknob = 3', "knob: expected `array`, got `int`"),
         ("extends =", "not valid TOML"),
@@ -125,7 +128,7 @@ def test_without_a_knob_only_what_runs_today_can_be_measured(tmp_path):
     job.write_text(f'{text}\n[launch]\ncurrent = "python train.py"\n')
     loaded = load_job(job)
     assert JobSpace.of_job(loaded).count == 1
-    assert [note for note in target_of(loaded).notes_on_job(loaded) if note.startswith("nothing may be changed yet")]
+    assert [note for note in target_of(loaded).notes_on_job(loaded) if note.startswith("the job has no knobs")]
 
 
 # ---- the installed version --------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def test_each_of_megatrons_97_rules_is_in_the_catalog_or_on_the_page():
 
 EXPLAINED = [
     ("tiny-gpt-cpu", ["tp=2", "pp=2", "dp=2"], "W1", "must equal the 4 devices"),
-    ("tiny-gpt-cpu", ["pp=2", "vpp=2", "overlap_p2p=false"], "P9", "trains silently wrong"),
+    ("tiny-gpt-cpu", ["pp=2", "vpp=2", "overlap_p2p=false"], "P9", "trains incorrectly"),
     ("tiny-gpt-cpu", ["mbs=8", "dp=4"], "B1", "does not split into micro batches of 8"),
     (
         "tiny-gpt-cpu",
@@ -168,7 +168,7 @@ def test_what_vllm_overrides_silently_on_cpus_never_acts_there():
         assert not overridden & space.sample(np.random.default_rng(i)).knobs.keys()
     explanation = explain(space, parse(space, ["async_scheduling=true"]), space.reference)
     assert explanation.violations[0].sentence == (
-        "async_scheduling cannot act here: it needs cuda and spec not in ('ngram', 'medusa', 'mlp_speculator')"
+        "async_scheduling has no effect here: it needs cuda and spec not in ('ngram', 'medusa', 'mlp_speculator')"
     )
 
 

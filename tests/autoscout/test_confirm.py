@@ -96,7 +96,7 @@ def test_a_gain_that_repeats_is_proven_after_two_rounds():
     assert found.p_better is not None
     assert found.p_better > 0.99
     assert f"is faster than {SPACE.name(DEFAULT)}: " in found.sentence
-    assert "more rounds would improve the choice by at most less than 0.1 %" in found.sentence
+    assert "more rounds are expected to improve the choice by at most less than 0.1 %" in found.sentence
 
 
 def test_what_is_not_proven_is_called_undecided_and_the_better_guess_is_recommended():

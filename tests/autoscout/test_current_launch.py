@@ -197,5 +197,5 @@ def test_what_no_shell_fills_in_is_said_by_check_too(line, said):
         launch=LaunchSettings(command=line, metrics={"step_time_s": "s ([0-9.]+)"}),
         space=SpaceLimits(knob=knob),
     )
-    notes = [note for note in target_of(job).notes_on_job(job) if "which no shell fills in" in note]
+    notes = [note for note in target_of(job).notes_on_job(job) if "which no shell expands here" in note]
     assert [note.split(" has ")[1].split(", which")[0] for note in notes] == ([said] if said else [])

@@ -46,8 +46,9 @@ def test_devices_of_one_kind_in_several_nodes_are_one_number():
     assert attributes.attributes_of(two)["degrees"] == (1, 2, 3, 4, 5, 9)
     _, knobs = attributes.device_knobs(job(Node("a100", 4), Node("a100", 2), Node("l4", 5)))
     assert [(k.values, k.meaning) for k in knobs] == [
-        ([0, 4, 6], "how many of the cluster's 6 a100 are used"), ([0, 5], "how many of the cluster's 5 l4 are used"),
-    ]  # fmt: skip
+        ([0, 4, 6], "number of the cluster's 6 a100 devices to use"),
+        ([0, 5], "number of the cluster's 5 l4 devices to use"),
+    ]
 
 
 def test_compute_capabilities_are_nvidias():
@@ -162,34 +163,41 @@ def test_what_the_job_itself_declares(tmp_path: Path):
         return sentence.replace(str(tmp_path), "T")
 
     assert said(own, refuses=lambda knob: f"no {knob.name}") == "space.knob: knob 'x': no x"
-    assert said(with_()) == "the job: declares no knob; add [[space.knob]] with a name and its values"
+    assert said(with_()) == "the job: no knob is declared; add [[space.knob]] with a name and values"
     empty = 'target = "t"'
     assert said(with_((empty, empty))) == (
-        "T/0.toml, T/1.toml: declares no knob; add [[space.knob]] with a name and its values"
+        "T/0.toml, T/1.toml: no knob is declared; add [[space.knob]] with a name and values"
     )
     known = declared._in_job(own)
-    assert said(own, known).startswith("space: knob 'x' exists already; write replace = true")
+    assert said(own, known).startswith("space: knob 'x' exists already; set replace = true")
     # Who redeclares a knob of the target need not be allowed to add one.
     again = with_(knob=[OwnKnob(name="x", values=[1, 2, 4], replace=True)])
     assert declared.extended(again, known, lambda knob: "no").knob[0].values == [1, 2, 4]
     assert said(again).startswith("space: knob 'x' replaces nothing; known")
-    assert said(with_(knob=[x], derived={"layers": "3"})) == "space: derived.layers: that name is taken"
-    assert said(with_(derived={"y": "3"}), known) == "space: derived.y: that name is taken"
-    assert said(with_(knob=[OwnKnob(name="layers", values=[1])])) == (
-        "space: knob 'layers': the job already uses this name; choose another"
+    assert (
+        said(with_(knob=[x], derived={"layers": "3"}))
+        == "space: derived.layers: the name is already used; choose a different name"
     )
-    assert said(with_(knob=[OwnKnob(name="y", values=[1])]), known).endswith("already uses this name; choose another")
+    assert (
+        said(with_(derived={"y": "3"}), known) == "space: derived.y: the name is already used; choose a different name"
+    )
+    assert said(with_(knob=[OwnKnob(name="layers", values=[1])])) == (
+        "space: knob 'layers': the job already uses this name; choose a different one"
+    )
+    assert said(with_(knob=[OwnKnob(name="y", values=[1])]), known).endswith(
+        "already uses this name; choose a different one"
+    )
     assert said(with_(knob=[x], rule=[OwnRule(holds="xx > 1")])).startswith(
         "space: rule 'own-1': holds: 'xx' is unknown"
     )
     file = '[[knob]]\nname = "q"\nkind = "dense"\nlayer = "l"\nvalues = [1]\nmeaning = ""\nsets = "--q"\n'
-    assert said(with_((file,))).startswith('T/0.toml: write extends = "command" to add to a target')
-    assert said(with_((f'extends = "a"\ntarget = "b"\n{file}',))).startswith('T/0.toml: write extends = "command"')
+    assert said(with_((file,))).startswith('T/0.toml: set extends = "command" to add knobs to that target')
+    assert said(with_((f'extends = "a"\ntarget = "b"\n{file}',))).startswith('T/0.toml: set extends = "command"')
     assert said(with_((f'extends = "vllm"\n{file}',))) == (
         "T/0.toml: extends = 'vllm', but the job's target is 'command'"
     )
     of_vllm = msgspec.structs.replace(with_((f'target = "t"\n{file}',)), target="vllm")
-    assert said(of_vllm) == 'T/0.toml: it declares its own target, so the job needs target = "command"'
+    assert said(of_vllm) == 'T/0.toml: the file declares its own target, so the job needs target = "command"'
     extends = with_((f'extends = "command"\n{file}',))
     assert said(extends, refuses=lambda knob: "because") == "T/0.toml: knob 'q': because"
     assert declared.extended(extends, Catalog(target="command"), lambda knob: "").target == "command"
@@ -202,8 +210,12 @@ def test_a_knob_that_is_left_out_says_why():
     assert refusal(explain.parse, space, ["q=1"]) == ("q is off here: why", 2)
     asks = knob("a", 1, 2, asks=(3,))
     why = "it changes numerical results or needs a package"
-    assert explain._not_among(asks, 3) == f"a 3 is off unless [space] has allow = ['a']: {why}"
-    assert explain._not_among(msgspec.structs.replace(asks, asks_for="it is slow"), 3).endswith("]: it is slow")
+    assert explain._not_among(asks, 3) == (
+        f"a 3 is not allowed by default, because {why}; to allow it, set [space] allow = ['a']"
+    )
+    assert explain._not_among(msgspec.structs.replace(asks, asks_for="it is slow"), 3).startswith(
+        "a 3 is not allowed by default, because it is slow; "
+    )
     assert explain._not_among(asks, 4) == "a 4 is not among 1, 2"
     words = {"true": True, "On": True, "YES": True, "false": False, "off": False, "no": False, "maybe": "maybe"}
     switch = knob("s", False, True)

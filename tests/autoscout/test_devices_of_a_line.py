@@ -155,7 +155,7 @@ def test_accelerates_own_configuration_counts_where_no_other_is_named(folder, mo
 
     counts, notes = begun("accelerate launch run_clm.py --per_device_train_batch_size 2")
     assert counts == [8, 8]
-    assert notes == [f"cluster: its nodes are those of {home}/default_config.yaml, which `accelerate launch` reads"]
+    assert notes == [f"cluster: the nodes are taken from {home}/default_config.yaml, which `accelerate launch` reads"]
     assert begun("accelerate launch --num_machines 1 --num_processes 2 run_clm.py --x 1") == ([2], [])
     assert begun("accelerate launch --config_file acc.json run_clm.py --x 1") == ([4], [])
     assert begun("accelerate launch --cpu run_clm.py --x 1") == ([1], [])
@@ -181,7 +181,7 @@ def test_the_configuration_of_accelerate_says_how_many_processes_run(folder):
     assert made["traffic"]["global_batch"] == 32
     notes = job_file(shlex.split(line.replace("acc.yaml", "gone.yaml")), folder)[1]
     assert [note for note in notes if "gone.yaml" in note] == [
-        "cluster: correct its nodes; gone.yaml, which gives the number of processes, cannot be read here"
+        "cluster: correct cluster.nodes, because gone.yaml, which gives the number of processes, cannot be read here"
     ]
 
 
@@ -203,7 +203,11 @@ def test_the_hosts_of_a_deepspeed_line_are_the_jobs(folder, flags, counts, hosts
     assert job.cluster.hosts == str(folder / hosts)
     assert "--nnodes {nodes} --node-rank {node}" in job.launch.command
     assert JobSpace.of_job(job).count == 2
-    missing = [note for note in notes if note.startswith("cluster: correct its nodes, since the line's hosts")]
+    missing = [
+        note
+        for note in notes
+        if note.startswith("cluster: correct cluster.nodes, because the hosts of the launch line")
+    ]
     assert bool(missing) == (hosts == "/job/hostfile")
 
 
@@ -298,12 +302,15 @@ def test_a_batch_scripts_kind_of_gpu_is_the_jobs(tmp_path):
     script.write_text(f"#SBATCH --gres=gpu:a100:4\n{line}")
     text, notes = job_file([str(script)], tmp_path)
     assert tomllib.loads(text)["cluster"]["nodes"][0]["device"] == "a100"
-    assert "cluster: 'a100' is assumed to be a100; if it is a100-40g, a100-pcie, a100-pcie-40g, write that" in notes
+    assert (
+        "cluster: 'a100' is assumed to be a100; "
+        "if the GPU is a100-40g, a100-pcie, a100-pcie-40g instead, write that name" in notes
+    )
     script.write_text(f"#SBATCH --gres=gpu:rtx4000:4\n{line}")
     text, notes = job_file([str(script)], tmp_path)
     assert tomllib.loads(text)["cluster"]["nodes"][0]["device"] == "rtx4000"
     (said,) = [note for note in notes if note.startswith("cluster: ")]
-    assert "GPUs of the kind 'rtx4000', which is not known; name the nearest of" in said
+    assert "GPUs of the unknown kind 'rtx4000'; name the most similar of" in said
 
 
 ASKS = [
@@ -420,7 +427,7 @@ def test_a_host_file_of_nonsense_is_said(folder):
 )
 def test_devices_that_a_line_does_not_say_are_not_one_in_silence(folder, line, said):
     notes = job_file(shlex.split(line), folder)[1]
-    assert any("does not give how many devices it runs on" in note for note in notes) != said
+    assert any("does not give the number of devices" in note for note in notes) != said
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_software_is_named_that_would_explain_most_rows_of_a_group():
     measured = Training().predict({**columns, **plain}).value
     tight = Prediction(value=said.value, error=0.3 * np.abs(np.log(measured / said.value)))
     told = reasons("pretrain", "step_time_s", columns, measured, tight, np.zeros(3))
-    assert told.tolist() == ["other software: as if it ran plain PyTorch, gradients in 32 bits"] * 3
+    assert told.tolist() == ["other software: the time is as if the run used plain PyTorch, gradients in 32 bits"] * 3
     apart = reasons("pretrain", "step_time_s", columns, measured * np.array([1.0, 3.0, 3.0]), tight, np.zeros(3))
     assert UNEXPLAINED in apart.tolist()
 

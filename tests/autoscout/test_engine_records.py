@@ -176,12 +176,15 @@ def test_a_table_of_a_new_engine_is_scored(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('task = "serve"\n[[release]]\nsince = "1"\nlike = "mine 1"\n', "its `like` leads back to itself: mine → mine"),
+        (
+            'task = "serve"\n[[release]]\nsince = "1"\nlike = "mine 1"\n',
+            "its `like` refers back to itself: mine → mine",
+        ),
         (
             'task = "serve"\n[[release]]\nsince = "1"\nlike = "vlm 1"\n',
             "like = 'vlm 1' is unknown; did you mean 'vllm'?",
         ),
-        ('task = "serve"\nnames = ["vLLM"]\n[[release]]\nsince = "1"\n', "is a name of"),
+        ('task = "serve"\nnames = ["vLLM"]\n[[release]]\nsince = "1"\n', "is also a name in"),
         ('task = "serve"\n[[release]]\nsince = "2"\n[[release]]\nsince = "1"\n', "release 2: `since` must be"),
         ('task = "serve"\n[[release]]\nsince = "1"\n[release.host]\nstep = 1.0\n', "[host] needs `source` and `n`"),
         ('task = "cook"\n[[release]]\nsince = "1"\n', "needs task = 'serve' or 'train'"),

@@ -135,7 +135,9 @@ def test_what_an_import_needs_and_no_metadata_says_is_named_before_anything_is_s
     job = msgspec.structs.replace(tiny(), launch=msgspec.structs.replace(tiny().launch, python=str(python)))
     found = engine_seams.fit(job, "0.19.2")
     assert found is not None
-    assert found.verdict.endswith("megatron-core 0.19.2: its import needs triton, which is not installed there")
+    assert found.verdict.endswith(
+        "megatron-core 0.19.2: its import needs triton, which is not installed in that interpreter"
+    )
     (tmp_path / "triton.py").touch()
     found = engine_seams.fit(job, "0.19.2")
     assert found is not None

@@ -110,7 +110,7 @@ def test_simulators_that_err_are_switched_off_with_the_reason(tmp_path):
     bench.search(30)
     (switch,) = bench.of(FidelitySwitched)
     assert bench.evaluator.fidelity == "measured"
-    assert "more than ε = 15%" in switch.why
+    assert "more than the tolerated ε = 15%" in switch.why
     last_simulated = max(i for i, e in enumerate(bench.events) if isinstance(e, Simulated))
     assert last_simulated < bench.events.index(switch)
 
@@ -233,7 +233,7 @@ def test_every_simulated_configuration_says_why_it_was_believed(tmp_path):
     bench.search(25)
     said = [e.why for e in bench.of(Simulated)]
     assert said[0] == "the simulators have not been checked yet"
-    assert any("within ε = 1000%" in why for why in said)
+    assert any("within the tolerated ε = 1000%" in why for why in said)
 
 
 def test_a_region_where_the_simulators_err_is_profiled_though_they_are_believed_elsewhere(tmp_path):

@@ -181,7 +181,9 @@ def test_amds_gpus_are_asked_for_by_their_name_and_run_no_image_of_cuda():
     trained = msgspec.structs.replace(trained, cluster=job.cluster)
     jobset = written(trained, launch(trained, JobSpace.of_job(trained).reference, "", ""), "jobset")
     assert '"amd.com/gpu": 8' in jobset
-    assert "# the image is yours, and needs ROCm (AMD's images: rocm/primus and rocm/megatron-lm);" in jobset
+    assert (
+        "# replace the image with your own, and needs ROCm (AMD's images: rocm/primus and rocm/megatron-lm);" in jobset
+    )
 
 
 def test_a_training_job_has_no_manifest():

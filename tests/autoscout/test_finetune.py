@@ -62,7 +62,7 @@ LORA = 'lora = { rank = 8, modules = ["linear_qkv", "linear_proj"] }'
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('"finetune"', '"pretrain"', "model.lora belongs to fine-tuning; write task = 'finetune'"),
+        ('"finetune"', '"pretrain"', "model.lora applies to fine-tuning only; set task = 'finetune'"),
         (LENGTHS, "", "task = 'finetune' needs traffic.lengths"),
         (LENGTHS, "lengths = [16, 300]", "traffic.lengths goes up to 300 tokens, but traffic.seq_len is 128"),
         (LENGTHS, "lengths = [64, 16]", "quantiles from the smallest to the largest: [16, 64]"),
@@ -74,8 +74,8 @@ LORA = 'lora = { rank = 8, modules = ["linear_qkv", "linear_proj"] }'
         ("rank = 8", "rank = 0", "model.lora.rank = 0 must be from 1 to 4096"),
         ("rank = 8", "rank = 8, bits = 4", "Megatron-core keeps frozen weights in 16 bits"),
         ("rank = 8", "rank = 8, bits = 5", "bits"),
-        (LORA, "frozen_layers = 4", "model.frozen_layers = 4: give 0 to 3 of 4 layers"),
-        (LORA, f"{LORA}\nfrozen_layers = 1", "model.lora freezes all layers already"),
+        (LORA, "frozen_layers = 4", "model.frozen_layers = 4: it must be from 0 to 3, since the model has 4 layers"),
+        (LORA, f"{LORA}\nfrozen_layers = 1", "model.lora already freezes all layers"),
         ("gated = true", "experts = 8", "adapters of experts"),
     ],
 )

@@ -147,13 +147,13 @@ def test_limits_inside_the_interval_of_a_prediction_rank_by_the_chance_to_keep_t
     assert chances == sorted(chances, reverse=True)
     assert 0.05 < chances[0] < 0.5
     assert found.reference
-    assert re.fullmatch(r"with rate = \d\S* your present launch is expected to meet its limits", found.fits)
+    assert re.fullmatch(r"with traffic.rate = \d\S*, your present launch is expected to meet the limits", found.fits)
 
 
 def test_limits_that_nothing_can_keep_are_refused_with_the_load_that_would_fit(tmp_path):
     space = served(tmp_path, "concurrency = 64, requests = 100", "'ttft_p99_ms <= 1', 'tpot_p99_ms <= 1'")
     with pytest.raises(
-        AutoscoutError, match=r"is not expected to meet its limits even with concurrency = 1$"
+        AutoscoutError, match=r"is not expected to meet the limits even with traffic.concurrency = 1$"
     ) as refused:
         ranking(space, space.job, None, 1)
     assert refused.value.exit_code == 3
@@ -193,7 +193,7 @@ def test_a_measured_line_is_exported_as_it_ran(tmp_path):
     launch = target_of(space.job).launch(space.job, space.reference)
     script = render(target_of(space.job), launch, "slurm")
     assert "'$HEAD:6000'" in script
-    assert "add: the values of $HEAD, which are quoted and not expanded" in script
+    assert "add: the values of $HEAD, because these are quoted and no shell expands them" in script
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_both_servers_and_the_router_are_written():
         text = render(target_of(job), launch, form)
         assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
         assert router in text
-    with pytest.raises(AutoscoutError, match="cannot share one file"):
+    with pytest.raises(AutoscoutError, match="cannot contain both the servers that read prompts"):
         render(target_of(job), launch, "yaml")
 
 

@@ -60,7 +60,7 @@ def test_files_that_lie_beside_the_script_say_that_it_is_submitted_from_there(fo
     made, notes = begun(folder, "")
     assert made["launch"]["path"] == str(folder / "jobs")
     (note,) = notes
-    assert note.startswith(f"launch.path: {folder}/jobs, since sft.yaml lies there and not in {folder}")
+    assert note.startswith(f"launch.path: {folder}/jobs is used, because sft.yaml is in it and not in {folder}")
 
 
 @pytest.mark.parametrize("line", ["cd $WORK/run", "#SBATCH --chdir=/nowhere/of/ours", "cd $(git rev-parse --top)/x"])

@@ -56,7 +56,7 @@ def test_a_framework_s_line_is_one_file(added: Callable[..., None], tmp_path: Pa
     (tmp_path / "run.yaml").write_text(SETTINGS)
     script.write_text("cooker prepare run.yaml\ncooker fit run.yaml runtime.gpus=8 runtime.nodes=2\n")
     script.with_name("before.sh").write_text(script.read_text())
-    assert "no line launches anything that is known" in run("init", "before.sh", code=2)
+    assert "no command of the script starts a known framework" in run("init", "before.sh", code=2)
     added(cooker=COOKER)
     run("init", "--out", "job.toml", str(script))
     job = read_toml(tmp_path / "job.toml", "job")

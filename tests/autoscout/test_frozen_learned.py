@@ -105,7 +105,7 @@ def test_the_tables_regressions():
     }
     found: Values = {}
     for member in (*table_2(), *table_2(log=True)):
-        assert member.applies(columns) == f"not fitted: it needs {member.min_rows} measured rows"
+        assert member.applies(columns) == f"not fitted: this model needs at least {member.min_rows} measured rows"
         assert np.isnan(member.predict(asked).value).all()
         member.fit({k: v[: member.min_rows - 1] for k, v in columns.items()}, values[: member.min_rows - 1])
         assert member.applies(columns)
@@ -132,7 +132,7 @@ def test_residual():
     values = truth(columns)
     values[3] *= 20
     member = Residual(Rough("rough", 0.4, 0.05, 0.2))
-    assert member.applies(columns) == "not fitted: it needs a measured row"
+    assert member.applies(columns) == "not fitted: this model needs at least one measured row"
     assert np.isnan(member.predict(columns).error).all()
     asked = {**drawn(ROWS, 12, 5), "tp": np.array([1, 2, 4, 8, 16, 64] * 2)}
     found: Values = {}
@@ -188,7 +188,7 @@ def test_trees_need_forty_rows_and_fade_outside():
     columns = drawn(ROWS, 60, 8)
     trees, on_top = Trees(), Trees(Rough("rough", 0.0, 0.0, 0.1))
     for member in (trees, on_top):
-        assert member.applies(columns) == "not fitted: it needs 40 measured rows"
+        assert member.applies(columns) == "not fitted: this model needs at least 40 measured rows"
         member.fit({k: v[:39] for k, v in columns.items()}, truth(columns)[:39])
         assert np.isnan(member.predict(columns).value).all()
         member.fit({k: v[:40] for k, v in columns.items()}, truth(columns)[:40])

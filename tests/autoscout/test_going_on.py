@@ -75,7 +75,7 @@ def test_a_script_of_which_nothing_is_known_says_nothing():
 @pytest.mark.parametrize(
     ("rival", "behind", "said"),
     [
-        ({"a": 2, "b": 2, "c": 2}, 0.998, "it changes 1 of its knobs, rival 3"),
+        ({"a": 2, "b": 2, "c": 2}, 0.998, "it changes 1 knobs, rival changes 3"),
         ({"a": 2, "b": 2, "c": 2}, 1.01, ""),  # it is the cheapest anyway
         ({"a": 1, "b": 2, "c": 1}, 0.998, ""),  # no nearer
     ],

@@ -30,10 +30,10 @@ def test_a_servers_parts_rest_on_what_was_measured_on_its_device(kind, weights, 
 
 
 def test_what_is_another_devices_says_whose():
-    assert of(SERVED, "b200", host=1.0)["host"][1] == "host of h100, scaled by the ratio of the data sheets"
+    assert of(SERVED, "b200", host=1.0)["host"][1] == "host of h100, scaled by the ratio of the devices' data sheets"
     assert of(TRAINED, "h200", compute=1.0, tp=1.0)["tp"] == (
         "guess",
-        "island of h100, scaled by the ratio of the data sheets",
+        "island of h100, scaled by the ratio of the devices' data sheets",
     )
 
 

@@ -28,13 +28,13 @@ def test_it_says_in_words_why_it_simulates():
     guard = checked(*[(1.07, 1.0, {"pp": 1})] * 5)
     verdict = guard.verdict({"pp": 1})
     assert verdict.simulate
-    assert verdict.why == "the simulators err by 7% over the last 5 checks, within ε = 15%"
+    assert verdict.why == "the simulators err by 7% over the last 5 checks, within the tolerated ε = 15%"
 
 
 def test_it_says_when_nothing_like_a_configuration_was_checked():
     verdict = checked(*[(1.07, 1.0, {"pp": 1, "tp": 2})] * 5).verdict({"pp": 8, "tp": 2})
     assert verdict.simulate
-    assert verdict.why.endswith("none of the checks had pp 8")
+    assert verdict.why.endswith("no checked configuration had pp 8")
 
 
 def test_a_region_where_the_checks_failed_is_profiled_though_the_rest_is_trusted():
@@ -43,7 +43,7 @@ def test_a_region_where_the_checks_failed_is_profiled_though_the_rest_is_trusted
     assert guard.verdict({"pp": 1, "sp": False}).simulate
     verdict = guard.verdict({"pp": 4, "sp": True})
     assert not verdict.simulate
-    assert verdict.why == "where pp is 4 the simulators err by 50% (2 checks), more than ε = 15%"
+    assert verdict.why == "where pp is 4 the simulators err by 50% (2 checks), more than the tolerated ε = 15%"
 
 
 def test_one_bad_check_is_not_yet_a_region():
@@ -55,6 +55,6 @@ def test_a_failed_guard_names_the_region_that_broke_it():
     guard = checked(*[(1.02, 1.0, {"pp": 1, "tp": 1})] * 3, *[(2.0, 1.0, {"pp": 4, "tp": 1})] * 3)
     assert not guard.trusted
     assert guard.why == (
-        "the simulators err by 51% over the last 6 checks, more than ε = 15%; "
-        "most of it where pp is 4: 100%, elsewhere 2%"
+        "the simulators err by 51% over the last 6 checks, more than the tolerated ε = 15%; "
+        "where pp is 4, they err by 100%, elsewhere by 2%"
     )

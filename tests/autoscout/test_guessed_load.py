@@ -18,4 +18,7 @@ from autoscout.machine.starting import job_file
 )
 def test_a_limit_above_the_guessed_users_is_pointed_out(line, said, tmp_path):
     notes = job_file(shlex.split(line), tmp_path)[1]
-    assert ("traffic.concurrency: the line admits 256 requests at once; 32 users is a guess" in notes) is said
+    assert (
+        "traffic.concurrency: 32 users is a guess, because the launch line only limits concurrent requests to 256"
+        in notes
+    ) is said

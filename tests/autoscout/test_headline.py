@@ -38,14 +38,14 @@ def test_an_undecided_gain_says_what_would_decide_it():
 
 def test_one_round_is_not_probable_whatever_the_gain():
     found = said(rounds(gain=1.385, low=None, high=None, pairs=1, more=None, p=0.62, noise=None), gain=1.385)
-    assert found == "Perhaps 38 % faster than your present launch, not proven: measured in 1 round only"
+    assert found == "Perhaps 38 % faster than your present launch, not proven: only 1 round of measurements"
 
 
 def test_nothing_better_says_how_likely_something_was_missed():
     found = said(rounds("slower", 1.0, None, None), gain=1.0, kept=True, left=0.031)
     assert found == (
-        "Nothing better than your present launch found; 20 configurations measured, "
-        "chance that one 1 % better is left: 3 %"
+        "Nothing better than your present launch found; 20 configurations measured; "
+        "chance that a configuration at least 1 % better remains: 3 %"
     )
 
 

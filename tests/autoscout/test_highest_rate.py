@@ -187,7 +187,7 @@ def test_limits_that_no_rate_keeps_are_not_memory() -> None:
     """It was said not to fit into memory."""
     limited = Objective(maximize="max_rate_rps", constraints=["ttft_p99_ms <= 5"])
     space = JobSpace.of_job(job_for(limited, [Node(device="a100", count=4)]))
-    with pytest.raises(AutoscoutError, match="is predicted to meet ttft_p99_ms <= 5 at no request rate") as told:
+    with pytest.raises(AutoscoutError, match="is predicted not to meet ttft_p99_ms <= 5 at any request rate") as told:
         predict(space, {}, None)
     assert told.value.exit_code == 3
 

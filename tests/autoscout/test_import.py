@@ -134,7 +134,7 @@ def test_bad_rows_are_listed_with_their_reason_and_the_others_come_in(kb, tmp_pa
     done = brought(kb, path)
     assert (done.rows, done.good, done.new) == (15, 1, 1)
     assert [(bad.where, bad.reason) for bad in done.bad] == [
-        ("line 3", "has 2 fields, but the header has 4"),
+        ("line 3", "the line has 2 fields, but the header has 4"),
         ("line 4", "tp is 'two', which is not a number"),
         ("line 5", "mbs is 1.5, which is not a whole number"),
         ("line 6", "step_time_s is 'nan', which is not a number"),
@@ -144,10 +144,10 @@ def test_bad_rows_are_listed_with_their_reason_and_the_others_come_in(kb, tmp_pa
         ("line 10", "mbs is 0, which is impossible"),
         ("line 11", "step_time_s is 9.88131e-324, which is impossible"),
         ("line 12", "step_time_s is 1e+300, which is impossible"),
-        ("line 13", "has no metric"),
-        ("line 14", "has no knob of the job: give its configuration with --set KNOB=VALUE or --set NAME"),
-        ("line 15", "its status 'splendid' is unknown"),
-        ("line 16", "is not CSV (unexpected end of data)"),
+        ("line 13", "the row has no metric"),
+        ("line 14", "the row has no knob of the job; give its configuration with --set KNOB=VALUE or --set NAME"),
+        ("line 15", "the row's status 'splendid' is unknown"),
+        ("line 16", "the line is not CSV (unexpected end of data)"),
     ]
 
 
@@ -157,11 +157,11 @@ def test_bad_rows_are_listed_with_their_reason_and_the_others_come_in(kb, tmp_pa
         ("tp,tp,step_time_s\n1,1,1\n", (), "the column tp exists 2 times"),
         ("tp,time\n1,1\n", ("time=step_time_s",), "column time has no unit"),
         ("tp,t\n1,1\n", ("t=step_tim_s",), "did you mean 'step_time_s'?"),
-        ("tp,t\n1,1\n", ("tt=step_time_s",), "there is no column 'tt'"),
+        ("tp,t\n1,1\n", ("tt=step_time_s",), "the table has no column 'tt'"),
         ("tp,t\n1,1\n", ("t",), "write COLUMN="),
-        ("tp,tensor_model_parallel_size,step_time_s\n1,1,1\n", (), "would both be tp"),
+        ("tp,tensor_model_parallel_size,step_time_s\n1,1,1\n", (), "both map to tp"),
         ("", (), "is empty"),
-        ("tp,step_time_s\n1,x\n", (), "not one of its 1 rows can be imported; line 2"),
+        ("tp,step_time_s\n1,x\n", (), "none of its 1 rows can be imported; line 2"),
     ],
 )
 def test_tables_that_cannot_be_understood_are_refused(kb, tmp_path, text, options, sentence):
@@ -196,7 +196,7 @@ def test_encodings(kb, tmp_path):
     with pytest.raises(AutoscoutError, match="line 2 is not UTF-8; convert it first"):
         brought(kb, table(tmp_path, text, "l.csv", "latin-1"))
     zipped.write_bytes(zipped.read_bytes()[:-9])
-    with pytest.raises(AutoscoutError, match="cut off or malformed"):
+    with pytest.raises(AutoscoutError, match="truncated or malformed"):
         brought(kb, zipped)
     assert store.mark(kb) == 3
 
@@ -309,7 +309,7 @@ def test_a_hundred_thousand_columns_take_no_longer_each():
 def test_what_unpacks_without_end_ends_with_a_sentence(kb, tmp_path):
     bomb = tmp_path / "bomb.csv.gz"
     bomb.write_bytes(gzip.compress(b"tp,step_time_s\n" + (b"1," + b" " * 10_000_000 + b"\n") * 4))
-    with pytest.raises(AutoscoutError, match="unpacks to more than 200 times its size"):
+    with pytest.raises(AutoscoutError, match="decompressed size is more than 200 times"):
         bring_in(kb, bomb, JOB, [], [], [], dry_run=True)
     bomb.write_bytes(gzip.compress(b"t" * 17_000_000, 1))
     with pytest.raises(AutoscoutError, match="first line is longer"):

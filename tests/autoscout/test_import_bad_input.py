@@ -61,15 +61,18 @@ def test_lines_of_two_versions_and_a_torn_one(tmp_path: Path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"mean_e2el_ms": 0.107}, "ttft_mean_ms 81.625 is more than e2el_mean_ms 0.107: one is in another unit"),
-        ({"mean_e2el_ms": 107583.7}, "make .* requests at a time, but the load has at most 2: one is in another unit"),
+        ({"mean_e2el_ms": 0.107}, "ttft_mean_ms 81.625 is more than e2el_mean_ms 0.107; check the units of both"),
+        (
+            {"mean_e2el_ms": 107583.7},
+            "imply .* concurrent requests, but the load has at most 2; check the units",
+        ),
         (
             {"mean_e2el_ms": None, "mean_ttft_ms": 0.0816, "mean_tpot_ms": 0.0017},
-            "the time of a request .* make .* requests at a time, but the load has at most 2: one is in another unit",
+            "the time of a request .* imply .* concurrent requests, but the load has at most 2; check the units",
         ),
         (
             {"gpu_memory_utilization": "92"},
-            "gpu_memory_utilization is 92, but it is a share of at most 0.95: is it in perc",
+            "gpu_memory_utilization is 92, but its maximum is 0.95; convert the column if it is in perc",
         ),
         ({"p99_ttft_ms": 0.12}, "ttft_p50_ms 100.286 is more than ttft_p99_ms 0.12"),
         ({"output_throughput": 9e5}, "output_tokens_per_s 900000 is more than total_tokens_per_s 1490.09"),
@@ -80,11 +83,9 @@ def test_values_that_contradict_each_other(tmp_path: Path, changes: dict[str, fl
 
 
 def test_milliseconds_for_seconds_and_mib_for_gib(tmp_path: Path):
-    both = (
-        "step_time_s 500 and tokens_per_s 4096 give 2,048,000 tokens a step, but the job has 2,048: one is in another"
-    )
+    both = "step_time_s 500 and tokens_per_s 4096 give 2,048,000 tokens a step, but the job has 2,048; check the units"
     refused(tmp_path / "t.csv", "mbs,step_time_s,tokens_per_s\n2,500,4096\n", both, TRAINING)
-    memory = "peak_memory_gib is 61440, but a device has 79.*: is it in another unit?"
+    memory = "peak_memory_gib is 61440, but a device has 79.*; check its unit"
     refused(tmp_path / "m.csv", "max_num_seqs,output_tokens_per_s,peak_memory_gib\n16,100,61440\n", memory)
 
 
@@ -100,7 +101,7 @@ def test_a_file_that_is_still_written_to(tmp_path: Path):
     path.write_text(json.dumps(RESULT) + " ")
     spool.add(path, rows(path, found[0], "r.json"), before)
     [row] = spool.source().rows
-    assert row.problem == "changed while it was read; import it again once it is written"
+    assert row.problem == "changed while it was being read; import it again when its writer has finished"
 
 
 def test_three_thousand_lines(tmp_path: Path):

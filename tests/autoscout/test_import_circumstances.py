@@ -101,7 +101,7 @@ def test_failures_are_counted_as_the_file_says(tmp_path: Path, changed: dict[str
         (
             JOB,
             {"model_id": "acme/Novel-70B-Chat"},
-            "belongs to the model acme/Novel-70B-Chat, but the job's model has 0.00",
+            "the result is of model acme/Novel-70B-Chat, but the job's model has 0.00",
         ),
         (JOB, {"total_input_tokens": 24 * 4000}, "has 4,000 input tokens per request, but the job has 64"),
         (JOB, {"total_output_tokens": 24 * 9}, "has 9 output tokens per request, but the job has 16"),

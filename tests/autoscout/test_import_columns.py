@@ -36,7 +36,10 @@ def test_tables_that_trackers_export_say_how_runs_ended(tmp_path: Path, text: st
     [done] = bring_in_all(tmp_path / "kb.duckdb", table, job, ImportOptions(dry_run=True)).imports
     assert [(row.status, row.metrics.get("step_time_s")) for row in done.shown] == [("ok", 5.2), ("error", 9.9)]
     [bad] = done.bad
-    assert bad.reason in ("is running, so it is not complete", "is pending, so it is not complete")
+    assert bad.reason in (
+        "the run is running, so its result is not complete",
+        "the run is pending, so its result is not complete",
+    )
 
 
 def test_a_decimal_comma_between_semicolons(tmp_path: Path):
@@ -56,7 +59,9 @@ def test_a_table_without_a_metric_says_how_to_name_one(tmp_path: Path):
     table = tmp_path / "t.csv"
     table.write_text("mbs;tp;Seconds a step\n1;2;5.2\n")
     job = load_job(Path("fixtures/jobs/smallest-cpu.toml"))
-    with pytest.raises(AutoscoutError, match="has no metric: give the column that has one with --map COLUMN=METRIC"):
+    with pytest.raises(
+        AutoscoutError, match="has no metric; name the column that contains one with --map COLUMN=METRIC"
+    ):
         bring_in_all(tmp_path / "kb.duckdb", table, job, ImportOptions(dry_run=True))
 
 
@@ -69,5 +74,7 @@ def test_what_is_known_by_imports_alone_is_not_nothing(tmp_path: Path):
     )
     table.write_text("tensor_parallel_size,output_tokens_per_s\n1,900\n2,1400\n")
     bring_in(kb, table, job, (), (), ())
-    with pytest.raises(AutoscoutError, match="2 rows of llama-3-8b-serve are known, but none applies here yet"):
+    with pytest.raises(
+        AutoscoutError, match="2 measurements of llama-3-8b-serve are known, but none applies to this cluster"
+    ):
         best_of_job(kb, job)

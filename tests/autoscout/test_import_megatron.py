@@ -53,8 +53,8 @@ def test_megatron_logs(tmp_path):
     done = bring_in(kb, tmp_path / "logs", JOB, [], [], [])
     assert (done.reader, done.rows, done.good) == ("megatron", 5, 3)
     assert [(bad.where, bad.reason) for bad in done.bad] == [
-        ("c.log", "belongs to another job: hidden_size 256, not 128"),
-        ("d.log", "logs 1 iterations; at least 2 are needed"),
+        ("c.log", "the run is of a different job: its hidden_size is 256, not 128"),
+        ("d.log", "the run logs 1 iterations, but at least 2 are needed"),
     ]
     ok, oom, error = [m for _, m in store.measurements(kb)]
     named = {name: ok.configuration.knobs[name] for name in ("pp", "tp", "cp", "dp", "vpp", "ar", "mbs")}
@@ -160,7 +160,7 @@ def test_what_a_job_leaves_out_is_read_off_a_log_as_it_is(tmp_path):
     assert row.problem == "has --fp8-format hybrid, which is not in this job's space"
     other = log_of(tmp_path / "b.log", logged(wide, found) | {"world_size": "32"})
     (row,) = open_source(other, narrow, JobSpace.of_job(narrow)).rows
-    assert row.problem == "belongs to another job: world_size 32, not 16"
+    assert row.problem == "the run is of a different job: its world_size is 32, not 16"
 
 
 def test_a_log_of_packed_samples_is_of_its_job(tmp_path):
@@ -176,7 +176,7 @@ def test_a_log_of_packed_samples_is_of_its_job(tmp_path):
         assert (row.problem, row.cells["packing"]) == ("", packing)
         assert row.cells["tokens_per_s"] == pytest.approx(128 * 662.5 / 0.1)
     (row,) = open_source(log_of(tmp_path / "a.log", logged(job, drawn) | {"global_batch_size": "7"}), job, space).rows
-    assert row.problem.startswith("belongs to another job: global_batch_size 7, not ")
+    assert row.problem.startswith("the run is of a different job: its global_batch_size is 7, not ")
 
 
 def test_a_table_has_the_flags_that_an_export_has(tmp_path):

@@ -19,9 +19,9 @@ SHAPE = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_
     ("line", "sentence"),
     [
         ("it's", '"it\'s" is not a shell command line: a quote is opened and never closed'),  # an internal error
-        ("", "'' is neither a file nor a program here"),
-        ("no-such-file", "'no-such-file' is neither a file nor a program here"),
-        ("x" * 300, "is neither a file nor a program here"),
+        ("", "'' is neither a file nor a program on this machine"),
+        ("no-such-file", "'no-such-file' is neither a file nor a program on this machine"),
+        ("x" * 300, "is neither a file nor a program on this machine"),
         ("/proc", "'/proc' is a folder without a config.json"),
     ],
 )

@@ -29,9 +29,9 @@ def test_why_a_member_counts_for_less():
     assert {"good", "few"} >= ensemble.weights.keys() > set()
     inside = why()
     assert all((inside[name] == "") == (name in ensemble.weights) for name in ("good", "bad", "silent", "few", "many"))
-    assert inside["bad"] == f"errs by {ensemble.mape['bad']:.0%} on held-out rows, others err less"
-    assert inside["silent"] == "no row tests it"
-    assert inside["many"] == f"not fitted: it needs {lines[1].min_rows} measured rows"
+    assert inside["bad"] == f"its error on held-out rows is {ensemble.mape['bad']:.0%}; other models err less"
+    assert inside["silent"] == "no held-out row tests this model"
+    assert inside["many"] == f"not fitted: this model needs at least {lines[1].min_rows} measured rows"
     far = why(tp=np.full(20, 64))
     assert far["few"] == "outside the range it was fitted on: tp 64 (seen 1 to 8)"
     assert far["bad"] == inside["bad"]

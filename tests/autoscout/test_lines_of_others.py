@@ -21,7 +21,7 @@ def test_a_line_that_is_submitted_is_asked_for_as_it_starts_there(before: str, t
     (tmp_path / "run.sh").write_text(f"python mason.py --num_nodes 4 --gpus 8 -- {submits}{SUBMITTED}\n")
     with pytest.raises(AutoscoutError) as refused:
         job_file([str(tmp_path / "run.sh")], tmp_path)
-    assert f"give that command, as it starts there: autoscout init -- {SUBMITTED}"[:100] in str(refused.value)
+    assert f"give that command instead: autoscout init -- {SUBMITTED}"[:100] in str(refused.value)
 
 
 CHART = """
@@ -111,6 +111,6 @@ def test_a_line_that_does_not_say_its_batch_is_a_job_that_keeps_it(tmp_path: Pat
     line = "swift sft --model Qwen/Qwen2-7B-Instruct --dataset x/y --tuner_type lora --output_dir output"
     text, notes = job_file(shlex.split(line), tmp_path)
     assert [note for note in notes if note.startswith("traffic.global_batch: write the samples of a step")]
-    assert not [note for note in notes if note.startswith("no command accepts this job")]
+    assert not [note for note in notes if note.startswith("AutoScout cannot read this job")]
     (tmp_path / "job.toml").write_text(text)
     assert {c.knobs["mbs"] for c in JobSpace.load(tmp_path / "job.toml").configurations()} == {1}

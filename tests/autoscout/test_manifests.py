@@ -124,7 +124,7 @@ def test_a_server_on_another_accelerator_is_no_job_of_gpus(tmp_path, name):
     )
     (tmp_path / "m.yaml").write_text(given)
     with pytest.raises(
-        AutoscoutError, match=f"a container gets {name}, but only GPUs and CPU ranks can be tuned"
+        AutoscoutError, match=f"a container requests {name}, but AutoScout tunes only GPUs and CPU ranks"
     ) as refused:
         job_file([str(tmp_path / "m.yaml")], tmp_path)
     assert refused.value.exit_code == 2
@@ -136,7 +136,10 @@ def test_what_a_chart_fills_in_is_asked_for(tmp_path):
     (tmp_path / "m.yaml").write_text(DEPLOYMENT.replace('"--max-model-len=32k"', named))
     job, notes = made(tmp_path, str(tmp_path / "m.yaml"))
     assert job["launch"]["current"].endswith("--served-model-name '{{ .Spec.Model.Name }}' --max-model-len=32k")
-    assert "launch.current: replace {{ .Spec.Model.Name }} by the value; no shell fills it in" in notes
+    assert (
+        "launch.current: replace {{ .Spec.Model.Name }} with the value, because no shell expands variables here"
+        in notes
+    )
 
 
 def test_a_router_without_gpus_is_not_the_server(tmp_path):

@@ -100,7 +100,7 @@ def test_what_the_line_leaves_open_is_said(tmp_path):
     for part in (
         "bf16 is used for",
         "50257 tokens are assumed",
-        "is 128, but it starts 8 ranks",
+        "is 128, but the line starts 8 ranks",
         "samples of a step",
         "$DATA",
     ):
@@ -155,7 +155,7 @@ def test_a_line_that_fine_tunes_is_no_job_of_pretraining(tmp_path):
         f"srun --gpus-per-node=h100:8 --nodes=1 python pretrain_gpt.py {FLAGS} --sft --data-path mine.jsonl", tmp_path
     )
     assert made["task"] == "finetune"
-    assert any(note.startswith("traffic.lengths: the tokens of your conversations") for note in notes)
+    assert any(note.startswith("traffic.lengths: write the lengths of your conversations") for note in notes)
     with pytest.raises(AutoscoutError, match=r"needs traffic\.lengths"):
         load_job(tmp_path / "job.toml")
     text = (tmp_path / "job.toml").read_text()
@@ -231,7 +231,7 @@ def test_a_models_name_is_a_model(name, tmp_path):
         AutoscoutError, match=r"or a model's name: 'llama-3.1-9b' is unknown; did you mean 'llama-3.1-8b'"
     ):
         job_file(["llama-3.1-9b"], tmp_path)
-    with pytest.raises(AutoscoutError, match="is a model; for a job of vllm give the line that starts it"):
+    with pytest.raises(AutoscoutError, match="is a model; for a job of vllm, give the command that starts the engine"):
         job_file([name], tmp_path, "vllm")
 
 
@@ -241,7 +241,7 @@ def test_a_target_that_a_model_cannot_have_is_no_job_of_megatron(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     given = str(tmp_path / "config.json")
     assert tomllib.loads(job_file([given], tmp_path, "megatron")[0])["target"] == "megatron"
-    with pytest.raises(AutoscoutError, match="for a job of deepspeed give the line that starts it"):
+    with pytest.raises(AutoscoutError, match="for a job of deepspeed, give the command that starts the engine"):
         job_file([given], tmp_path, "deepspeed")
     with pytest.raises(AutoscoutError, match="--target 'megatorn' is unknown; did you mean 'megatron'"):
         job_file([given], tmp_path, "megatorn")
@@ -256,15 +256,15 @@ def test_what_only_a_shell_knows_is_no_number(tmp_path):
     made, notes = begun(f"{DENSE.format('pretrain_gpt.py')} {flags}", tmp_path)
     assert "global_batch" not in made["traffic"]
     for begins in (
-        "traffic.seq_len: 1024 tokens are assumed; the line gives no number for --seq-length",
-        "traffic.global_batch: the samples of a step, which the line does not give",
+        "traffic.seq_len: 1024 tokens are assumed, because the launch line gives no number for --seq-length",
+        "traffic.global_batch: write the samples per step, because the launch line does not give them",
         "model.ffn: write the value of the line's --ffn-hidden-size $F",
     ):
         assert any(note.startswith(begins) for note in notes), begins
     (tmp_path / "job.toml").write_text(
         (tmp_path / "job.toml").read_text().replace("seq_len =", "global_batch = 64\nseq_len =")
     )
-    with pytest.raises(AutoscoutError, match=r"launch.current has --micro-batch-size \$B; write its value"):
+    with pytest.raises(AutoscoutError, match=r"launch.current has --micro-batch-size \$B; write the value"):
         load_job(tmp_path / "job.toml")
 
 

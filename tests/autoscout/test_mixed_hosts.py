@@ -55,7 +55,7 @@ def test_an_experiment_runs_on_the_hosts_of_its_kinds(tmp_path):
 
 def test_hosts_that_cannot_be_told_apart_are_refused(tmp_path):
     job = on_hosts(tmp_path, "a slots=8\nb slots=8\nc slots=8\nd slots=8\n")
-    with pytest.raises(AutoscoutError, match=r"unknown which of the 4 hosts .* have which kind") as error:
+    with pytest.raises(AutoscoutError, match=r"cannot find out which of the 4 hosts .* have which kind") as error:
         hosts_of(job)
     assert error.value.exit_code == 2
 
@@ -64,7 +64,7 @@ def test_hosts_in_another_order_than_the_jobs_nodes_are_seen_by_their_devices():
     job = paper()
     assert misplaced(job, ["NVIDIA A100-SXM4-80GB"] * 8 + ["NVIDIA A40"] * 4) == ""
     said = misplaced(job, ["NVIDIA A40"] * 4 + ["NVIDIA A100-SXM4-80GB"] * 8)
-    assert "a host has NVIDIA A40 where the job has a100" in said
+    assert "a host has NVIDIA A40, but the job's node at the same position has a100" in said
 
 
 def simulated_devices(tmp_path: Path, text: str) -> Path:

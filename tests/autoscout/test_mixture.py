@@ -84,7 +84,11 @@ def columns(of: Job, knobs: dict) -> dict:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("experts = 8\n", "", "model.shared_ffn = 192 is for mixtures"),
+        (
+            "experts = 8\n",
+            "",
+            "model.shared_ffn = 192 (the experts that every token takes) applies to mixtures of experts only",
+        ),
         ("shared_ffn = 192", "shared_ffn = -1", "model.shared_ffn = -1 must not be negative"),
         ("shared_ffn = 192", "shared_ffn = 100000000", "model.shared_ffn = 100000000 is more than any model has"),
         ("dense_layers = 1", "dense_layers = 4", "model.dense_layers = 4 leaves none of 4 layers with experts"),

@@ -141,8 +141,8 @@ def test_doctor_counts_what_an_audit_of_the_release_found(tmp_path: Path) -> Non
     (engine, audit) = doctor.engine(engine_seams.fit(with_python(sys.executable), "0.16.1"))
     assert engine.ok
     assert audit.found == (
-        "of 1,000 valid configurations the engine refuses 0 and changes 0 fields; of 611 invalid ones it wrongly "
-        "accepts 0"
+        "of 1,000 valid configurations the engine refuses 0 and changes 0 fields; of 611 invalid "
+        "configurations it accepts 0"
     )
     unknown = engine_calls.fit_of([interpreter(tmp_path)], "0.10.2")
     assert [found.subject for found in doctor.engine(unknown)] == ["engine"]

@@ -312,10 +312,10 @@ def test_the_first_decisions_of_a_search_on_a_bowl():
     assert len(search.known) == 20  # and then it ended by itself
     assert search.best is not None
     assert search.best.configuration == of(2, 3)
-    assert [e.why for e, _ in decided if "nothing new" in e.why] != []
-    assert {e.arm for e, _ in decided if "nothing new" in e.why} == {"SPARSE"}
+    assert [e.why for e, _ in decided if "no new neighbour" in e.why] != []
+    assert {e.arm for e, _ in decided if "no new neighbour" in e.why} == {"SPARSE"}
     pulled = [(e.arm, r) for e, r in decided if r is not None]
-    idle = sum(e.why.startswith("DENSE has no step left here: ") for e, r in decided if r is not None)
+    idle = sum(e.why.startswith("the dense knobs have no step left here: ") for e, r in decided if r is not None)
     assert idle > 0
     counts = {"SPARSE": sum(arm == "SPARSE" for arm, _ in pulled), "DENSE": sum(arm == "DENSE" for arm, _ in pulled)}
     for arm, share, pulls in (("SPARSE", "delta_sparse", 0), ("DENSE", "delta_dense", idle)):

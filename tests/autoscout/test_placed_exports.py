@@ -72,7 +72,7 @@ def test_the_papers_cluster_is_not_asked_for_twice_six():
 def test_a_batch_script_says_that_the_ranks_of_gpus_want_processors(on_gpus: bool):
     """By default Slurm gives a task one processor, and one task starts all ranks of a node."""
     script = written(paper(), on_nodes([8, 8], on_gpus=on_gpus), "slurm")
-    assert ("# add: --exclusive, or --cpus-per-task and --mem" in script) == on_gpus
+    assert ("# add --exclusive, or --cpus-per-task and --mem" in script) == on_gpus
     assert ("#SBATCH --cpus-per-task=8" in script) != on_gpus
 
 
@@ -193,7 +193,7 @@ def test_a_script_of_several_nodes_is_told_where_it_runs(tmp_path, counts, form)
 
 def test_a_pod_is_not_asked_for_the_devices_of_two_nodes():
     job = own_script(TOLD, {}, [8, 8])
-    with pytest.raises(AutoscoutError, match="has 2 nodes; --format jobset"):
+    with pytest.raises(AutoscoutError, match="has 2 nodes; use --format jobset"):
         written(job, launch(job, Configuration({"mbs": 2}), "winner", "measured"), "k8s")
 
 

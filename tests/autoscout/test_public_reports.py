@@ -78,7 +78,7 @@ def test_a_composed_server_without_parallelism_runs_on_one_of_its_two(tmp_path: 
 def test_a_container_has_as_many_gpus_as_it_is_given(given: str, tmp_path: Path) -> None:
     job, notes = begun(f"docker run {given} pytorch/pytorch python train.py --mbs 2", tmp_path)
     assert counts(job) == [4]
-    assert not [note for note in notes if "does not give how many" in note]
+    assert not [note for note in notes if "does not give the number" in note]
 
 
 SCRIPTS = {
@@ -122,7 +122,7 @@ def test_gpus_that_only_a_shell_knows_are_gpus(asked: str, tmp_path: Path) -> No
     text, notes = job_file([str(tmp_path / "run.sbatch")], tmp_path)
     assert tomllib.loads(text)["cluster"]["nodes"] == [{"device": "h100" if "h100" in asked else "GPU", "count": 1}]
     assert [note for note in notes if f"Slurm does not expand variables in #SBATCH {asked}" in note]
-    assert [note for note in notes if "does not give how many devices it runs on" in note]
+    assert [note for note in notes if "does not give the number of devices" in note]
 
 
 ACCELERATE = """num_processes: 8
@@ -255,7 +255,7 @@ def test_a_job_that_every_verb_refuses_says_so_at_init(tmp_path: Path) -> None:
     """vLLM does not start with more tokens than the model has positions, and no note said that."""
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "max_position_embeddings": 4096}))
     notes = job_file(["vllm", "serve", str(tmp_path), "--max-model-len", "8192"], tmp_path)[1]
-    (told,) = [note for note in notes if note.startswith("no command accepts this job until this is fixed")]
+    (told,) = [note for note in notes if note.startswith("AutoScout cannot read this job until you fix the following")]
     assert "has positions for 4096, so vLLM refuses to start" in told
     notes = job_file(["vllm", "serve", str(tmp_path), "--max-model-len", "4096"], tmp_path)[1]
     assert not [note for note in notes if note.startswith("no verb")]
@@ -263,14 +263,14 @@ def test_a_job_that_every_verb_refuses_says_so_at_init(tmp_path: Path) -> None:
 
 BAD = {
     "a value that only a shell knows": ("torchrun --nproc_per_node=$(nvidia-smi -L | wc -l) train.py --mbs 2", "$(…)"),
-    "two launches": ("torchrun a.py --mbs 2\ntorchrun b.py --mbs 4", "before it comes 'torchrun a.py --mbs 2'"),
+    "two launches": ("torchrun a.py --mbs 2\ntorchrun b.py --mbs 4", "an earlier one is 'torchrun a.py --mbs 2'"),
     "a loop over models": (
         "for M in Qwen/Qwen3-8B meta-llama/Llama-3.1-8B; do\n  vllm serve $M --max-num-seqs 32\ndone",
         "for each of Qwen/Qwen3-8B, meta-llama/Llama-3.1-8B, and the last is used",
     ),
     "a server's degree that only a shell knows": (
         "python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B --tp-size $TP --port 8000",
-        "--tp-size $TP is assumed to be 1; write its devices here, too",
+        "--tp-size $TP is assumed to be 1; if it is more, add those devices to cluster.nodes",
     ),
     "another cluster": (
         "#SBATCH --nodes=64 --gpus-per-node=8\nsrun torchrun --nnodes 64 --nproc_per_node 8 train.py --mbs 2",

@@ -87,8 +87,8 @@ def test_published_recipes_are_configurations_and_ours_are_predicted_to_be_as_fa
 def test_a_model_that_fits_nowhere_is_said_by_how_much_and_what_would_hold_it():
     said = fits_nowhere(space("llama-3.1-405b", "h100", 1, 8192, 64))
     assert re.search(
-        r"fits nowhere on 8 devices of 79.1 GiB: .* takes \d{3,} GiB on its fullest rank \(out of memory with 100%\); "
-        r"about \d{2,}",
+        r"fits nowhere on 8 devices of 79.1 GiB: .* takes \d{3,} GiB on one rank "
+        r"\(probability of running out of memory 100%\); about \d{2,}",
         said,
     )
     assert fits_nowhere(space("llama-3.1-8b", "h100", 1, 8192, 64)) == ""
@@ -99,7 +99,7 @@ def test_what_would_fit_if_the_job_allowed_it_is_said_wherever_nothing_fits():
     job = space("llama-3.1-70b", "a100", 4, 8192, 256).job
     cluster = Cluster(nodes=[Node(device="a100", count=8, memory_gib=40)] * 4)
     tight = JobSpace.of_job(msgspec.structs.replace(job, cluster=cluster))
-    assert fits_nowhere(tight).endswith(", or these with [space] allow = ['offload']")
+    assert fits_nowhere(tight).endswith(", or use these devices with [space] allow = ['offload']")
     with pytest.raises(AutoscoutError, match=r"fits nowhere on 32 devices .* allow = ") as refused:
         ranking(tight, tight.job, None, 3)
     assert refused.value.exit_code == 3

@@ -220,7 +220,7 @@ def test_of_two_launches_the_last_is_taken_and_the_other_is_named(tmp_path):
     train, evaluate = "torchrun --nproc-per-node 2 train.py --a 1", "torchrun --nproc-per-node 2 evaluate.py --a 1"
     (tmp_path / "run.sh").write_text(f"python prepare.py\n{train}\n{evaluate}\n")
     said = [note for note in job_file([str(tmp_path / "run.sh")], tmp_path)[1] if "last launch" in note]
-    assert said == [f"launch.current: the script's last launch; before it comes '{train}'"]
+    assert said == [f"launch.current: the script's last launch is used; an earlier one is '{train}'"]
     (tmp_path / "run.sh").write_text(f"python prepare.py\n{train}\n")
     assert not [note for note in job_file([str(tmp_path / "run.sh")], tmp_path)[1] if "last launch" in note]
 
@@ -280,4 +280,4 @@ def test_a_case_that_only_a_shell_decides_is_read_as_one_branch_and_said(tmp_pat
     )
     text, notes = job_file([str(script)], tmp_path)
     assert "torchrun --nproc-per-node 8 train.py --tp 8" in tomllib.loads(text)["launch"]["current"]
-    assert any("assumed to be true; else '8 8' goes and '4 4' comes" in note for note in notes)
+    assert any("assumed to be true; if one is false, '8 8' goes and '4 4' comes" in note for note in notes)

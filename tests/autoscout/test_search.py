@@ -180,7 +180,9 @@ def test_algorithm_1_runs_in_its_order():
     pulls = {"SPARSE": 0, "DENSE": 0}
     for rewarded in (e for e in events if isinstance(e, Rewarded)):
         pulls[decided[rewarded.step].arm] += 1
-        pulls["DENSE"] += decided[rewarded.step].why.startswith("DENSE has no step left here")  # before this grid
+        pulls["DENSE"] += decided[rewarded.step].why.startswith(
+            "the dense knobs have no step left here"
+        )  # before this grid
         assert {arm: n for arm, (n, _) in rewarded.arms.items()} == pulls
         assert len(rewarded.costs) == 4
 

@@ -130,7 +130,7 @@ def test_a_study_of_a_space_of_one_measures_it_and_says_so(tmp_path):
 def test_a_study_refuses_a_metric_without_a_logarithm_in_a_sentence_and_goes_on(bad, tmp_path):
     study = studied(tmp_path, profiles=8)
     [first] = study.ask()
-    with pytest.raises(AutoscoutError, match="is not a result; tell how the run failed instead"):
+    with pytest.raises(AutoscoutError, match="is not a valid result; if the run failed, report it with failed"):
         study.tell(first, {"time_s": bad})
     study.tell(first, {"time_s": of(first)})
     driven(study, lambda c: None if c.knobs["a"] == 4 else of(c))

@@ -288,7 +288,9 @@ def test_errors_are_one_sentence(monkeypatch):
     with pytest.raises(AutoscoutError, match="strategy 'mine' needs no_such: ask") as lacking:
         usable("mine")
     assert lacking.value.exit_code == 2
-    with pytest.raises(AutoscoutError, match="there is a strategy 'grid' already; choose another name") as taken:
+    with pytest.raises(
+        AutoscoutError, match="a strategy named 'grid' exists already; choose a different name"
+    ) as taken:
         register(Kind(name="grid", make=make))
     assert taken.value.exit_code == 2
     with pytest.raises(AutoscoutError, match=r"strategy 'x' \(no\.such\) cannot be loaded: No module named 'no'"):
@@ -313,7 +315,7 @@ def test_a_space_that_cannot_be_listed_is_sampled_for_those_that_need_a_list():
     assert not huge.enumerable
     assert sampled(listing, SQUARE) == ""
     assert sampled(kind_of("autoscout"), huge) == ""
-    said = "'random' needs every configuration as a row: it searches a random 20,000 of 1,000,000,000,000"
+    said = "'random' needs a list of all configurations, so it searches a random 20,000 of 1,000,000,000,000"
     assert sampled(listing, huge) == said
     seen: list[Space] = []
 

@@ -172,7 +172,7 @@ def test_a_proposal_is_like_the_base_where_a_share_below_near_is_drawn():
     search._next_structure(tree, {"a": 0})
     assert asked == [None, GRID.row({"a": 0})]
     search.closed[:] = True
-    assert search._next_structure(tree, {"a": 0}) == ({"a": 0}, "every structure was tried")
+    assert search._next_structure(tree, {"a": 0}) == ({"a": 0}, "every combination of sparse knobs was tried")
 
 
 def test_favourites_of_the_simulators_are_profiled_cheapest_first():
@@ -280,7 +280,7 @@ def test_a_misleading_simulator_is_doubted_on_every_second_step_while_points_are
         [c] = search.ask()
         told += [e for e in search.drain() if isinstance(e, Decided)]
         search.tell([measured(c)])
-    far = [d for d in told if d.why == "far from everything tried"]
+    far = [d for d in told if d.why == "far from all configurations tried so far"]
     assert {d.phase for d in far} == {"opening"}
     assert all(d.step % 2 == 0 for d in far)
     assert len(far) == 3

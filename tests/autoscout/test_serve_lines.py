@@ -163,7 +163,7 @@ def test_several_nodes_stay_as_the_line_has_them(engine):
     launch = target_of(given).launch(given, JobSpace.of_job(given).reference)
     assert "ray start" not in slurm(launch)
     assert "the commands of the other nodes, with the same settings" in launch.missing
-    with pytest.raises(AutoscoutError, match="no Deployment can span"):
+    with pytest.raises(AutoscoutError, match="a Kubernetes Deployment cannot span"):
         k8s(launch)
     assert exported(says(engine, "-dp 8 -dpl 8"))["--data-parallel-size-local"] == 8
 
@@ -457,6 +457,6 @@ def test_guessed_requests_are_no_longer_than_the_server_takes(tmp_path):
 def test_what_no_configuration_may_have_is_said_at_once(tmp_path, devices, refused):
     """The job was written without a word, and every verb refused it."""
     _, notes = made(tmp_path, f"vllm serve Qwen/Qwen3-30B-A3B {devices} --enable-expert-parallel --enable-eplb")
-    said = [note for note in notes if note.startswith("no command accepts this job until this is fixed")]
+    said = [note for note in notes if note.startswith("AutoScout cannot read this job until you fix the following")]
     assert bool(said) == refused
     assert all("--enable-eplb balances whole experts over devices" in note for note in said)

@@ -74,7 +74,7 @@ def test_the_router_is_written_with_each_kinds_launch(session):
     assert said.output.count("vllm serve") == 2
     assert re.search(r"server AUTOSCOUT-a100:8000 weight=\d+;", said.output)
     one = CliRunner().invoke(cli, ["export", name, "--kb", str(kb)])
-    assert "`--format router` includes" in one.output
+    assert "`--format router` exports all of them" in one.output
 
 
 def test_a_job_of_one_kind_has_no_router(tmp_path):
@@ -82,7 +82,7 @@ def test_a_job_of_one_kind_has_no_router(tmp_path):
     study = Study("fixtures/jobs/tiny-llama-serve-cpu.toml", kb=kb, profiles=1, warm_start="off", name="one")
     (first,) = study.ask()
     study.tell(first, {"output_tokens_per_s": 100.0})
-    with pytest.raises(AutoscoutError, match="serves with several kinds of device"):
+    with pytest.raises(AutoscoutError, match="needs a job whose cluster has several kinds of device"):
         fleet(kb, study.session)
 
 

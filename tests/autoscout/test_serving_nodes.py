@@ -109,8 +109,8 @@ def test_a_server_that_is_not_here_is_said_beforehand(tmp_path):
     notes = target_of(job).notes_on_job(job)
     assert "launch.command: 'trtllm-serve' cannot be run here" in notes
     assert (
-        "the answers of the configurations are not compared, so a configuration that computes something else goes "
-        "unnoticed" in notes
+        "the answers of configurations are not compared with each other, so a configuration that computes something "
+        "else goes unnoticed" in notes
     )
 
 
@@ -146,7 +146,7 @@ def test_engines_of_a_line_over_nodes_stay_within_a_node(tmp_path):
     ("more", "says"),
     [
         ("--cpu-offload-gb 40", "no simulator models --cpu-offload-gb"),
-        ("--kv-cache-dtype fp8_e5m2 --cpu-offload-gb 0", "a KV cache in 8 bits is not priced on a100"),
+        ("--kv-cache-dtype fp8_e5m2 --cpu-offload-gb 0", "the cost of an 8-bit KV cache is unknown on a100"),
     ],
 )
 def test_what_keeps_a_line_from_being_predicted_is_named(tmp_path, more, says):

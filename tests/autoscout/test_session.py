@@ -471,7 +471,9 @@ def test_best_of_a_job_is_of_that_objective_cluster_and_space(tmp_path):
     assert found.best.value <= 1.05 * found.default.value
     four = path.with_name("four.toml")
     four.write_text(path.read_text().replace("count = 2", "count = 4"))
-    with pytest.raises(AutoscoutError, match="rows of smallest-cpu are known, but none applies here"):
+    with pytest.raises(
+        AutoscoutError, match="measurements of smallest-cpu are known, but none applies to this cluster"
+    ):
         best_of_job(kb, load_job(four))
 
 
@@ -499,4 +501,4 @@ except AutoscoutError as error:
     print("SAID", error)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=1800)
-    assert "carried.json: cannot be written (File too large); make room there" in done.stdout, done.stderr
+    assert "carried.json: the file cannot be written (File too large); free some space" in done.stdout, done.stderr

@@ -359,7 +359,7 @@ class TestWithoutTheEngine:
         of = job(python="/usr/bin/python3")
         if not Path("/usr/bin/python3").exists():
             pytest.skip("no /usr/bin/python3")
-        with pytest.raises(AutoscoutError, match="has no torch, but a shadow runs the framework's own code"):
+        with pytest.raises(AutoscoutError, match="has no torch, but a shadow run"):
             shadows.shadow(ShadowAsked(of, laid_out(), "a", None, 1.0))
 
     def test_what_was_not_traced_is_not_known(self, tmp_path):

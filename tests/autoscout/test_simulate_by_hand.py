@@ -180,7 +180,7 @@ def test_verdicts_of_traces():
     assert said.low == pytest.approx(10 * math.exp(-1.6449 * 0.03))
     assert said.high == pytest.approx(10 * math.exp(1.6449 * 0.03))
     assert said.oom_probability == pytest.approx(0.5)
-    assert said.sentence == "starts; rank 0 has the highest peak, 10.00 GiB of 12 (P(out of memory) 50%)"
+    assert said.sentence == "starts; rank 0 has the highest peak, 10.00 GiB of 12 GiB (P(out of memory) 50%)"
     roomy = judged(shadow(), [rank(0)], 0.001, 1.0, 12.5, 1.2)
     # A spread of 1 % at least: 11 of 11.5 GiB are log(11.5 / 11) / 0.01 standard deviations away.
     assert roomy.oom_probability == pytest.approx(0.5 * math.erfc(math.log(11.5 / 11) / 0.01 / math.sqrt(2)))
@@ -204,7 +204,7 @@ def test_verdicts_of_traces():
     )
     assert [r.rank for r in judged(shadow(), [rank(0), refused], 0.03, 1.0, 12.0, 1.2).ranks] == [3, 0]
     late = judged(shadow(), [rank(2, verdict="timeout")], 0.03, 1.0, 12.0, 1.2).sentence
-    assert late == "rank 2 was not traced within the time limit; raise it with --timeout"
+    assert late == "rank 2 was not traced within the time limit; raise the limit with --timeout"
     blind = rank(2, verdict="untraceable", message="no kernel\nmore", where="g.py:1")
     assert judged(shadow(), [blind], 0.03, 1.0, 12.0, 1.2).sentence == (
         "rank 2 cannot be traced without a GPU: no kernel (g.py:1); measure it with `autoscout profile`"
@@ -292,16 +292,16 @@ def test_the_guard_in_words():
     guard = TrustGuard(0.1, 3)
     assert (guard.mape, guard.trusted) == (0.0, True)
     assert guard.check(90.0, 100.0, {"sp": True, "tp": 1}) == pytest.approx(0.1)
-    assert guard.why == "the simulators err by 10% over the last check, within ε = 10%"
+    assert guard.why == "the simulators err by 10% over the last check, within the tolerated ε = 10%"
     guard.check(100.0, 100.0, {"sp": False, "tp": 1})
-    assert guard.why == "the simulators err by 5% over the last 2 checks, within ε = 10%"
+    assert guard.why == "the simulators err by 5% over the last 2 checks, within the tolerated ε = 10%"
     assert guard.regions() == []  # one check each; of tp nothing is elsewhere
     guard.check(130.0, 100.0, {"sp": True, "tp": 1})
     guard.check(130.0, 100.0, {"sp": True, "tp": 2})
     (region,) = [r for r in guard.regions() if r.knob == "sp"]
     assert (region.value, region.checks, region.elsewhere) == (True, 3, 0.0)
     assert region.mape == pytest.approx(0.7 / 3)
-    assert guard.why.endswith("; most of it where sp is on: 23%, elsewhere 0%")
+    assert guard.why.endswith("; where sp is on, they err by 23%, elsewhere by 0%")
     assert not guard.verdict({"tp": 1}).simulate
 
 

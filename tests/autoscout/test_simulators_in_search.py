@@ -149,7 +149,7 @@ def test_a_job_may_say_how_much_may_fail(tmp_path):
     job.write_text(text.replace("[budget]", "[budget]\nfailures = 3"))
     assert read_job(job).budget.failures == 3
     job.write_text(text.replace("[budget]", "[budget]\nfailures = 1.5"))
-    with pytest.raises(AutoscoutError, match=r"budget\.failures = 1\.5 is neither a share"):
+    with pytest.raises(AutoscoutError, match=r"budget\.failures = 1\.5 must be a share"):
         read_job(job)
 
 

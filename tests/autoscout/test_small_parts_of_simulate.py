@@ -40,19 +40,20 @@ def test_whether_the_network_decides():
     slow = network_matters(with_network(job, between_nodes_gbps=40.0), COLUMNS)
     once, twice = (float(Training().predict(COLUMNS | {"node_gb_s": gb_s}).value[0]) for gb_s in (5.0, 10.0))
     assert (
-        slow == f"40 Gb/s between nodes limit the speed: twice as much would shorten the step by {1 - twice / once:.0%}"
+        slow == "the network between nodes (40 Gb/s) limits the speed: twice the bandwidth would shorten the step by "
+        f"{1 - twice / once:.0%}"
     )
     assumed = network_matters(with_network(job, between_nodes_gbps=0.0), COLUMNS)
-    assert "Gb/s between nodes are assumed, and limit the speed: twice as much" in assumed or assumed == ""
+    assert "Gb/s, and limits the speed: twice the bandwidth" in assumed or assumed == ""
     assert network_matters(with_network(job, between_nodes_gbps=4e5), COLUMNS) == ""
     assert network_matters(with_network(job, between_nodes_gbps=40.0), COLUMNS | {"gpu": "nothing known"}) == ""
     assert network_matters(with_network(job, between_nodes_gbps=40.0), COLUMNS | {"gpu": "cpu"}) == ""
     assert network_matters(msgspec.structs.replace(job, task="serve"), COLUMNS) == ""
     counted = {name: v for name, v in COLUMNS.items() if name != "gpu"} | {"a100": 32, "a40": 32}
     two = with_network(job, between_nodes_gbps=40.0, between_kinds_gbps=8.0)
-    assert network_matters(two, counted).startswith("8 Gb/s between nodes limit the speed")
-    assert network_matters(two, counted | {"a40": 0}).startswith("40 Gb/s between nodes limit the speed")
-    assert network_matters(two, COLUMNS).startswith("40 Gb/s")
+    assert network_matters(two, counted).startswith("the network between nodes (8 Gb/s) limits the speed")
+    assert network_matters(two, counted | {"a40": 0}).startswith("the network between nodes (40 Gb/s) limits the speed")
+    assert network_matters(two, COLUMNS).startswith("the network between nodes (40 Gb/s)")
 
 
 def test_kinds_of_device_by_row():

@@ -157,7 +157,7 @@ def test_explain_gives_reasons_and_the_nearest_valid_configuration():
     explanation = explain(space, parse(space, ["pp=2", "vpp=2", "overlap_p2p=false"]), default)
     assert explanation.configuration is None
     assert [v.rule for v in explanation.violations] == ["P9"]
-    assert "silently wrong" in explanation.violations[0].sentence
+    assert "trains incorrectly" in explanation.violations[0].sentence
     assert explanation.nearest is not None
     assert space.is_valid(explanation.nearest)
     assert explanation.nearest.knobs["pp"] == 2
@@ -185,7 +185,7 @@ def test_explain_completes_what_was_not_given():
 def test_explain_says_which_knob_cannot_act():
     space = space_of("tiny-gpt-cpu")
     explanation = explain(space, {"tp": 1, "sp": False}, space.reference)
-    assert explanation.inactive == ["sp cannot act here: it needs tp > 1"]
+    assert explanation.inactive == ["sp has no effect here: it needs tp > 1"]
 
 
 def test_values_out_of_the_domain_and_unknown_knobs():
@@ -331,7 +331,7 @@ def test_of_many_rules_only_those_that_conflict_are_named():
 
 
 def test_what_is_implied_but_impossible_is_named():
-    with pytest.raises(AutoscoutError, match=r"nothing is feasible.*\(b = a \+ 10\)") as refused:
+    with pytest.raises(AutoscoutError, match=r"no configuration of this job is valid.*\(b = a \+ 10\)") as refused:
         Space([numbers("a", 1, 2), numbers("b", 1, 2, implied="a + 10")], [], {})
     assert refused.value.exit_code == 3
 

@@ -71,18 +71,27 @@ def test_columns_say_what_each_row_says(text: str):
         ("1" * 1001, "an expression of 1001 characters is longer than 1000"),
         ("a.b", "'a.b' uses Attribute, which expressions may not use"),
         ("a ** 2", "'a ** 2' uses Pow, which expressions may not use"),
-        ("len(a)", "'len(a)' calls something other than min, max, divisors"),
-        ("min()", "'min()' calls something other than min, max, divisors"),
+        ("len(a)", "'len(a)' calls a function other than min, max, divisors"),
+        ("min()", "'min()' calls a function other than min, max, divisors"),
         ("min(a, key=b)", "'min(a, key=b)' uses keyword, which expressions may not use"),
         ("1e999", "'1e999' has a constant that expressions may not have: inf"),
         (f"{2**63}", f"'{2**63}' has a constant that expressions may not have: {2**63}"),
         ("None", "'None' has a constant that expressions may not have: None"),
-        ("a in b + 1", "'a in b + 1' looks for a value in b + 1, which is not a list; write (a, b)"),
-        ("a in min(b, c)", "'a in min(b, c)' looks for a value in min(b, c), which is not a list; write (a, b)"),
+        ("a in b + 1", "'a in b + 1' tests membership in b + 1, which is not a list; write a list as (a, b)"),
+        (
+            "a in min(b, c)",
+            "'a in min(b, c)' tests membership in min(b, c), which is not a list; write a list as (a, b)",
+        ),
         ("a + 'x'", "'a + 'x'' calculates with 'x', which is not a number"),
         ("-(a, b)", "'-(a, b)' calculates with (a, b), which is not a number"),
-        ("a == (1, 2)", "'a == (1, 2)' has a list where expressions may not have one"),
-        ("min((1, 2), a)", "'min((1, 2), a)' has a list where expressions may not have one"),
+        (
+            "a == (1, 2)",
+            "'a == (1, 2)' contains a list; lists are allowed only after 'in'",
+        ),
+        (
+            "min((1, 2), a)",
+            "'min((1, 2), a)' contains a list; lists are allowed only after 'in'",
+        ),
     ],
 )
 def test_what_no_expression_may(text: str, said: str):
@@ -103,7 +112,7 @@ def test_the_limits_of_expressions():
     assert Expression("x", derived).names == ("a",)
     assert refusal(Expression, "z", derived) == ("derived name 'z' is defined through itself", 2)
     doubling = {f"n{i}": f"n{i + 1} + n{i + 1}" for i in range(20)}
-    assert refusal(Expression, "n0", doubling) == ("'n0' is too large with its derived names written out", 2)
+    assert refusal(Expression, "n0", doubling) == ("'n0' is too long after its derived names are expanded", 2)
     assert refusal(Expression("a // b"), {"a": 1, "b": 0}) == (
         "the rule 'a // b' cannot be evaluated at a = 1, b = 0: integer division or modulo by zero", 2,
     )  # fmt: skip
@@ -167,9 +176,9 @@ def test_tables_of_rows():
     assert [k.name for k in from_table.knobs_of(columns, None, ["n"])] == ["n"]
     said, code = refusal(from_table.knobs_of, columns, ["twp"], None)
     assert (said.startswith("the table has no column 'twp'"), code) == (True, 2)
-    empty = "the column 'e' has no value in any row; leave it out of the knobs"
+    empty = "the column 'e' has no value in any row, so it cannot be a knob; remove it from the knobs"
     assert refusal(from_table.knobs_of, {"e": [None]}, ["e"], None) == (empty, 2)
     many: dict[str, Any] = {"m": list(range(2**15))}
-    said = "the column 'm' has 32,768 different values; leave it out of the knobs"
+    said = "the column 'm' has too many different values for a knob (32,768); remove it from the knobs"
     assert refusal(from_table.knobs_of, many, None, ["m"]) == (said, 2)
     assert len(from_table.knobs_of({"m": many["m"][:-1]}, None, ["m"])[0].values) == 2**15 - 1

@@ -41,7 +41,7 @@ def rule(holds: str, reason: str = "", id: str = "r") -> Rule:
 def test_limits_of_a_job():
     def said(*knobs: Knob, rules: tuple[Rule, ...] = (), **limits: Any) -> tuple[str, int]:
         sentence, code = refusal(Space, list(knobs), list(rules), {}, SpaceLimits(**limits))
-        assert code == (3 if sentence.startswith("nothing is feasible") else 2)
+        assert code == (3 if sentence.startswith("no configuration of this job is valid") else 2)
         return sentence, code
 
     a = knob("a", 1, 2, 4)
@@ -49,18 +49,17 @@ def test_limits_of_a_job():
     assert said(knob("a", *range(2**15))) == ("the knob a has 32,768 values; at most 32,767 fit", 2)
     assert said(a, fix={"a": 4}, limit={"a": [1, 2]})[0].startswith("[space] fixes a = 4, but limits it to ")
     assert said(a, fix={"a": 3})[0].startswith("[space] wants a = 3, but in this job a is one of ")
-    assert said(a, limit={"a": []})[0].startswith("[space] leaves a no value; it may be ")
+    assert said(a, limit={"a": []})[0].startswith("[space] excludes all values of a; keep some of ")
     assert said(a, limit={"b": [1]})[0].startswith("[space]: 'b' is unknown")
     assert said(a, knob("d", 1, kind="dense"), knob("e", 1, when=Expression("d > 0"))) == (
-        "e depends on 'd', but only sparse knobs can activate others", 2,
+        "e depends on 'd', which is a dense knob; only sparse knobs can activate other knobs", 2,
     )  # fmt: skip
     assert said(a, rules=(rule("b > 1"),))[0].startswith("r: 'b > 1': 'b' is unknown")
     circle = (knob("a", 1, when=Expression("b > 0")), knob("b", 1, when=Expression("a > 0")))
     assert said(*circle)[0].startswith("the conditions of these knobs form a cycle: ")
     nothing = (rule("a > b", "{a} is not above {b}", "R1"), rule("a < 9", "", "R2"))
     assert said(knob("a", 1), knob("b", 1, 2), rules=nothing) == (
-        "nothing is feasible for this job within its limits (1 is not above (any) (R1)); relax [space] or change the "
-        "cluster",
+        "no configuration of this job is valid (1 is not above (any) (R1)); relax [space] or change the cluster",
         3,
     )
     space = Space([a], [], {}, SpaceLimits(limit={"a": [4, 1]}))
@@ -113,10 +112,10 @@ def test_explanations():
     among = ("domain", "mbs 3 is not among 1, 2, 4, 8")
     assert explained(mbs=3) == (None, [among], [], "tp2_mbs4_ar-none_dp2")
     assert explained(mbs=4, never=2)[1] == [("domain", "never 2 is not among 1")]
-    assert explained(never=1) == ("mbs1_ar-none_dp4", [], ["never cannot act here: it needs tp > 4"], "")
+    assert explained(never=1) == ("mbs1_ar-none_dp4", [], ["never has no effect here: it needs tp > 4"], "")
     implied = ("implied", "dp 4 must be 4 // tp, which is 2")
     assert explained(tp=2, dp=4) == (None, [implied], [], "mbs1_ar-none_dp4")
-    cannot = "sp cannot act here: it needs tp > 1"
+    cannot = "sp has no effect here: it needs tp > 1"
     assert explained(tp=1, sp=True) == (None, [("inactive", cannot)], [], "mbs1_ar-none_dp4")
     assert explained(tp=1, sp=False) == ("mbs1_ar-none_dp4", [], [cannot], "")
     said, code = refusal(explain.completed, SPACE, {"tp": 2, "dp": 4}, DEFAULT)
@@ -192,8 +191,8 @@ def test_what_a_job_tells_expressions():
     derived, knobs = attributes.device_knobs(JOB)
     assert derived == {"gpus": "a100 + l4"}
     assert [(k.name, k.values, k.off, k.meaning) for k in knobs] == [
-        ("a100", [0, 4], 0, "how many of the cluster's 4 a100 are used"),
-        ("l4", [0, 2], 0, "how many of the cluster's 2 l4 are used"),
+        ("a100", [0, 4], 0, "number of the cluster's 4 a100 devices to use"),
+        ("l4", [0, 2], 0, "number of the cluster's 2 l4 devices to use"),
     ]
     gated = msgspec.structs.replace(JOB.model, gated=True, dtype="fp32")
     assert expert_parameters(gated) == 2304
@@ -237,19 +236,26 @@ def entry(name: str = "k", values: Any = (1, 2), **more: Any) -> KnobEntry:
     )
 
 
+NAMES = "expressions use this name, so it may have only letters, digits and _, and must not be a Python keyword"
+
+
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        (entry("min"), "expressions refer to it: use only letters, digits and _, and no keyword of their language"),
-        (entry("a-b"), "expressions refer to it: use only letters, digits and _, and no keyword of their language"),
+        (entry("min"), NAMES),
+        (entry("a-b"), NAMES),
         (entry(values=[]), "values is empty"),
-        (entry(values=[True, 1]), "values mixes switches, numbers and names"),
+        (entry(values=[True, 1]), "values must be all switches (true, false), all numbers or all names"),
         (entry(values=[1, 1.0]), "values has a duplicate"),
         (entry(values=["a\nb", "c"]), "a value contains a control character"),
-        (entry(default="x"), "default = 'x' is not of the same kind as its values"),
-        (entry(off=True), "off = True is not of the same kind as its values"),
-        (entry(default=3), "default = 3 is not among its values"),
-        (entry(when="a > 1"), "a sparse knob with a condition needs `off`: what the target does without it"),
+        (entry(default="x"), "default = 'x' is of a different type than the knob's values"),
+        (entry(off=True), "off = True is of a different type than the knob's values"),
+        (entry(default=3), "default = 3 is not among the knob's values"),
+        (
+            entry(when="a > 1"),
+            "a sparse knob (whose value activates other knobs) with a condition needs `off`: "
+            "the value that the target uses without it",
+        ),
     ],
 )
 def test_what_no_catalog_may_declare(bad: KnobEntry, said: str):
@@ -277,7 +283,10 @@ def test_knobs_that_have_to_be_allowed():
     only = Catalog(knob=[entry("q", [False, True], asks=[True], off=False, default=True), entry("r", asks=[])])
     shut = opened.opened(only, {}, SpaceLimits())
     assert [k.name for k in shut.knob] == ["r"]
-    said = "q is off unless [space] has allow = ['q']: it changes numerical results or needs a package"
+    said = (
+        "q is not allowed by default, because it changes numerical results or needs a package; to allow it, set "
+        "[space] allow = ['q']"
+    )
     assert (shut.closed, shut.derived) == ({"q": said}, {"q": "False"})
     assert opened.opened(only, {}, SpaceLimits(allow=["q"])) is only
     assert refusal(opened.opened, shut, {}, SpaceLimits(fix={"q": True})) == (f"[space] names 'q': {said}", 2)

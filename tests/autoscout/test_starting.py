@@ -83,7 +83,11 @@ def test_slurms_variables_are_the_jobs_devices_and_others_are_asked_for(tmp_path
     made = tomllib.loads(text)
     assert "--nnodes=2 --nproc_per_node=8" in made["launch"]["current"]
     assert [node["count"] for node in made["cluster"]["nodes"]] == [8, 8]
-    (told,) = (note for note in notes if "replace $MASTER_ADDR by the value; no shell fills it in; or" in note)
+    (told,) = (
+        note
+        for note in notes
+        if "replace $MASTER_ADDR with the value, because no shell expands variables here; or" in note
+    )
     assert "cluster.hosts = 'slurm', and in place of srun" in told
     assert "--node-rank {node} --nproc-per-node {ranks} --master-addr {head}" in told
 
@@ -257,7 +261,7 @@ def test_a_script_that_starts_a_server_beside_its_last_line_is_run_as_a_whole(tm
     text, notes = job_file([str(script)], tmp_path)
     made = tomllib.loads(text)
     assert (made["launch"]["script"], made["launch"]["current"]) == ("sglang-bench", "bash serve.sh")
-    assert any("run as a whole" in note for note in notes)
+    assert any("run unchanged" in note for note in notes)
 
 
 @pytest.mark.parametrize("micro", ["auto", None])
@@ -283,8 +287,12 @@ def test_a_deepspeed_line_with_its_config_is_tuned_by_it(tmp_path, monkeypatch, 
         ("c.json", "{", "is not JSON"),
         ("c.json", "[" * 9999, "is not JSON"),
         ("c.json", "{}", "does not describe a transformer"),
-        ("s.sh", "echo hello", "no line launches anything"),
-        ("image.sh", "docker build -t x .\nenroot import -o x.sqsh dockerd://x", "no line launches anything"),
+        ("s.sh", "echo hello", "no command of the script starts a known framework"),
+        (
+            "image.sh",
+            "docker build -t x .\nenroot import -o x.sqsh dockerd://x",
+            "no command of the script starts a known framework",
+        ),
         ("gone.sh", None, "cannot be read"),
     ],
 )
@@ -321,7 +329,7 @@ def test_a_server_on_gpus_is_to_be_loaded_for_longer_than_its_answers_take(tmp_p
     text = text.replace("measure_s = 60", measured).replace("concurrency = 64", load)
     (tmp_path / "job.toml").write_text(text)
     job = load_job(tmp_path / "job.toml")
-    assert any("write measure_s = 60" in note for note in target_of(job).notes_on_job(job)) == told
+    assert any("set launch.measure_s = 60" in note for note in target_of(job).notes_on_job(job)) == told
 
 
 @pytest.mark.parametrize(("limit", "ok"), [("timeout_s = 120", False), ("", False), ("timeout_s = 600", None)])
@@ -379,7 +387,7 @@ def test_check_says_how_much_random_weights_take(tmp_path, model, folder, told):
     ("text", "subject", "said"),
     [
         ('[launch]\nmodel_path = "/models/none"', "model", "/models/none is not here"),
-        ('[objective]\nconstraints = ["peak_memory_gib <= 76000"]', "constraint", "so this limits nothing"),
+        ('[objective]\nconstraints = ["peak_memory_gib <= 76000"]', "constraint", "so this limit has no effect"),
     ],
 )
 def test_check_refuses_a_model_that_is_not_here_and_a_limit_in_another_unit(tmp_path, text, subject, said):
@@ -396,9 +404,9 @@ def test_check_says_what_is_missing_before_anything_runs(tmp_path):
     done = CliRunner().invoke(cli, ["check", str(job), "--kb", str(tmp_path / "kb.duckdb")])
     assert done.exit_code == 1
     assert "'torchrun-of-nobody' cannot be run here" in done.output
-    assert "no loss is read" in done.output
+    assert "no loss is read from the script's output" in done.output
     assert "– noise " in done.output, "of a new job nothing is wrong, only not known"
-    assert "not measured yet; with 3% between runs" in done.output
+    assert "not measured yet; if runs vary by 3%" in done.output
 
 
 def test_check_counts_one_round_beyond_the_wall_clock(tmp_path):

@@ -112,7 +112,9 @@ def test_a_file_that_is_not_here_is_no_model_for_its_name(tmp_path, name):
 def test_a_model_folder_that_is_not_here_is_said(tmp_path):
     _, notes = job_file(["vllm", "serve", "/nowhere/Llama-3.1-8B"], tmp_path)
     assert any(
-        note.startswith("launch.model_path: /nowhere/Llama-3.1-8B is not a folder here; name the model's")
+        note.startswith(
+            "launch.model_path: /nowhere/Llama-3.1-8B is not a folder on this machine; write the model's folder"
+        )
         for note in notes
     )
 
@@ -195,8 +197,8 @@ def test_a_number_that_only_a_shell_knows_is_no_value_of_a_knob(tmp_path):
     text, notes = job_file([line], tmp_path)
     path = tmp_path / "job.toml"
     path.write_text(text.replace('"GPU"', '"h100"'))
-    with pytest.raises(AutoscoutError, match=r"has --max_batch_size \$CONC; write its value"):
+    with pytest.raises(AutoscoutError, match=r"has --max_batch_size \$CONC; replace \$CONC with its value"):
         load_job(path)
-    assert any("by the value" in note and "$CONC" in note for note in notes)
+    assert any("with the value" in note and "$CONC" in note for note in notes)
     path.write_text(path.read_text().replace("$((8 * CONC))", "4096").replace("$CONC", "16"))
     assert JobSpace.of_job(load_job(path)).reference.knobs["tokens"] == 4096

@@ -169,7 +169,9 @@ def test_a_pause_that_was_not_heard_before_the_engine_died_does_not_hold_the_res
     give(folder, parsed("pause", [], "test"))
     session.resume("s", kb, lambda e: None, lambda t: None, Stop())
     events = journals.events(folder / "journal.jsonl")
-    assert [e.refused for e in events if isinstance(e, Steered)] == ["the session was resumed after this order"]
+    assert [e.refused for e in events if isinstance(e, Steered)] == [
+        "this order was given before the session was resumed"
+    ]
     assert any(isinstance(e, Confirmed) for e in events)
 
 

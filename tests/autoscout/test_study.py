@@ -140,8 +140,8 @@ def test_the_search_ends_when_as_many_failed_as_may(tmp_path):
 @pytest.mark.parametrize(
     ("tell", "said"),
     [
-        (lambda s, c: s.tell({"threads": 3, "block": 16}, {"time_s": 1.0}), "was not asked for"),
-        (lambda s, c: s.tell({**c.knobs, "colour": "red"}, {"time_s": 1.0}), "was not asked for"),
+        (lambda s, c: s.tell({"threads": 3, "block": 16}, {"time_s": 1.0}), "was not returned by ask"),
+        (lambda s, c: s.tell({**c.knobs, "colour": "red"}, {"time_s": 1.0}), "was not returned by ask"),
         (
             lambda s, c: s.tell(c, {"tine_s": 1.0}),
             "the result has no 'time_s', which the objective needs; it has tine_s",
@@ -158,7 +158,7 @@ def test_what_cannot_be_meant_is_refused_and_nothing_is_lost(tmp_path, tell, sai
         tell(study, configuration)
     assert error.value.exit_code == 2
     study.tell(configuration, {"time_s": 5.0})  # it is still awaited
-    with pytest.raises(AutoscoutError, match="already has its result"):
+    with pytest.raises(AutoscoutError, match="already has a result"):
         study.tell(configuration, {"time_s": 5.0})
     study.close()
 
@@ -197,7 +197,7 @@ def test_a_strategy_of_ones_own_and_a_second_one_of_its_name(tmp_path):
     mine = autoscout.Strategy(name="mine-in-a-test", make=RANDOM.make)
     with over_a_table(tmp_path, strategy=mine) as study:
         assert study.ask()
-    with pytest.raises(AutoscoutError, match="there is a strategy 'mine-in-a-test' already"):
+    with pytest.raises(AutoscoutError, match="a strategy named 'mine-in-a-test' exists already"):
         over_a_table(tmp_path, strategy=autoscout.Strategy(name="mine-in-a-test", make=RANDOM.make))
 
 
@@ -227,8 +227,14 @@ def test_constraints_hold(tmp_path):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda p: autoscout.Study(autoscout.Space.from_table({"a": [1, 2]}), kb=p), "one of minimize= and maximize="),
-        (lambda p: autoscout.Study(job_of("tiny-gpt-cpu"), minimize="x", kb=p), "a job already has its objective"),
+        (
+            lambda p: autoscout.Study(autoscout.Space.from_table({"a": [1, 2]}), kb=p),
+            "needs either minimize= or maximize=",
+        ),
+        (
+            lambda p: autoscout.Study(job_of("tiny-gpt-cpu"), minimize="x", kb=p),
+            "the job file already has an objective",
+        ),
         (lambda p: autoscout.Study.from_table(TABLE, metric="tine_s", kb=p), "no column 'tine_s'.*time_s"),
         (lambda p: over_a_table(p, strategy="autoscut"), "autoscut.*autoscout"),
         (lambda p: over_a_table(p, resume="nobody"), "nobody"),

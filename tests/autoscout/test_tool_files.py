@@ -102,7 +102,7 @@ def test_aiperf(tmp_path: Path):
     told = json.loads((FILES / "aiperf" / "profile_export_aiperf.json").read_text())
     later = tmp_path / "profile_export_aiperf.json"
     later.write_text(json.dumps(told | {"time_to_first_token": told["time_to_first_token"] | {"unit": "sec"}}))
-    refused(tmp_path, str(later), CLOSED, "states time_to_first_token.unit sec, but is read as ms")
+    refused(tmp_path, str(later), CLOSED, "states time_to_first_token.unit = sec, but its values are read as ms")
     later.write_text(json.dumps(told | {"completed_request_count": {"unit": "requests", "avg": 9.0}}))
     [row] = shown(tmp_path, later, CLOSED, sets=KNOB)
     assert (row.status, row.evidence, row.metrics) == ("error", "1 of 9 requests failed", {})
@@ -133,7 +133,7 @@ def test_inferencex(tmp_path: Path):
     [half] = shown(tmp_path, told, CLOSED)
     assert (half.name, half.metrics["output_tokens_per_s"]) == ("tp2", 4.0)
     for changed, sentence in (
-        ({"framework": "sglang"}, "was measured with sglang, but the job is for vllm"),
+        ({"framework": "sglang"}, "was measured with sglang, but the job's target is vllm"),
         ({"conc": 4}, "at most 4 requests at a time, but the job has at most 2"),
         ({"dp_attention": "true"}, "has data parallel attention"),
         ({"ep": 8}, "ep is '7.0', which is neither true nor false"),
@@ -199,7 +199,7 @@ def test_mlflow(tmp_path: Path):
         ("mbs2", "ok", 0.615),
         ("mbs4", "error", 0.715),
     ]
-    assert [bad.reason for bad in done.bad] == ["belongs to a run that has not ended"]
+    assert [bad.reason for bad in done.bad] == ["the run has not ended"]
     assert [row.cost_s for row in done.shown] == [pytest.approx(each, abs=1e-3) for each in (0.2, 0.22, 0.142)]
 
 
@@ -211,7 +211,7 @@ def test_wandb_offline(tmp_path: Path):
     ]
     torn = tmp_path / "run-3.wandb"
     torn.write_bytes((FILES / "wandb" / "run-1.wandb").read_bytes()[:-60])
-    with pytest.raises(AutoscoutError, match="does not state how it ended"):
+    with pytest.raises(AutoscoutError, match="does not state how the run ended"):
         shown(tmp_path, torn, TRAINING)
 
 
@@ -223,13 +223,14 @@ def test_ray_tune(tmp_path: Path):
     ]
     assert done.shown[1].evidence == "RuntimeError: CUDA out of memory. Tried"
     assert [bad.reason for bad in done.bad] == [
-        "step_time_s 0.11 and tokens_per_s 100 give 11 tokens a step, but the job has 2,048: one is in another unit"
+        "step_time_s 0.11 and tokens_per_s 100 give 11 tokens a step, but the job has 2,048; "
+        "check the units of both (--unit COLUMN=UNIT)"
     ]
 
 
 def test_a_failure_of_another_job_is_none_of_a_configuration_that_was_only_set(tmp_path: Path):
     """Ray's run out of memory was of a training job's mbs, which a server has not."""
-    refused(tmp_path, "ray/trial-3", CLOSED, "failed, and states no knob of the job and no load")
+    refused(tmp_path, "ray/trial-3", CLOSED, "the run failed, and its row has neither a knob of the job nor a load")
 
 
 def test_kernel_tuner(tmp_path: Path):
@@ -253,7 +254,7 @@ def test_hf_trainers(tmp_path: Path, which: str, batch: int, seconds: float):
     job = msgspec.structs.replace(TRAINING, traffic=Traffic(seq_len=32, global_batch=batch))
     [row] = shown(tmp_path, file, job, sets=["mbs=2"])
     about(row, step_time_s=seconds)
-    refused(tmp_path, file, TRAINING, f"belongs to another job: global_batch {batch}.*, not 16")
+    refused(tmp_path, file, TRAINING, f"the result is of a different job: its global_batch is {batch}.*, not 16")
 
 
 def test_litgpt(tmp_path: Path):
@@ -413,7 +414,7 @@ left_out = { bad = "ended badly" }
     [
         ('nedes = ["a"]\n', "the key file.nedes is unknown; did you mean 'needs'"),
         ('[says]\nspeed = "a"\n', "says.speed must be one of rate"),
-        ('[derived]\nx = "a b"\n', "'a b' is neither a path nor"),
+        ('[derived]\nx = "a b"\n', "'a b' must be a path, or several"),
     ],
 )
 def test_mistakes_in_a_reader_are_named(tmp_path: Path, changed: str, sentence: str):

@@ -73,7 +73,7 @@ def test_where_trusted_simulators_promise_nothing_every_third_step_goes_by_what_
         (c,) = search.ask()
         reasons += [event.why for event in search.drain() if isinstance(event, Decided)]
         search.tell([measured(c, of(c))])
-    alone = [why == "simulators promise next to nothing: chosen from measurements alone" for why in reasons]
+    alone = [why == "the simulators predict hardly any gain: chosen from measurements alone" for why in reasons]
     assert sum(alone) == 3
     assert not any(a and b for a, b in itertools.pairwise(alone))
 

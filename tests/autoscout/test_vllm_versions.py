@@ -156,7 +156,9 @@ def test_an_export_is_not_checked_where_its_gpus_are_not():
         load_job("fixtures/jobs/llama-3-8b-serve.toml"), cluster=Cluster(nodes=[Node(device="h100", count=4)])
     )
     reference = JobSpace.of_job(job).reference
-    with pytest.raises(AutoscoutError, match="shows no GPU, but each of its nodes needs 4; check it on one"):
+    with pytest.raises(
+        AutoscoutError, match="shows no GPU, but each node of the export needs 4; run --check on such a node"
+    ):
         checked(job, launch(job, reference, "four", ""), "command")
 
 

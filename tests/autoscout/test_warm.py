@@ -155,7 +155,7 @@ def test_other_versions_of_the_same_job_are_hints_and_said(kb):
     assert carried.past[0].distance == pytest.approx(0.2)
     [note] = carried.started.notes
     assert (
-        "5 measurements of this very job were made on other versions or hardware (torch 2.12 there, torch 2.13" in note
+        "5 measurements of this job were made with different versions or hardware (torch 2.12 there, torch 2.13" in note
     )
     assert gather(kb, JOB, SPACE, context="there", environment={"torch": "2.12"}).past[0].distance == 0
 
@@ -174,7 +174,7 @@ def test_each_part_can_be_left_out(kb):
     assert len(parts("auto:rows").past[0].rows) == 5
     assert parts("auto:rows").favourites == []
     assert parts("auto:configurations").orderings == []
-    with pytest.raises(AutoscoutError, match="'luck' is not carried over; choose from configurations, rows"):
+    with pytest.raises(AutoscoutError, match="'luck' cannot be carried over; choose from configurations, rows"):
         parts("auto:luck")
 
 

@@ -203,7 +203,7 @@ def test_explain(job):
     bad = autoscout("explain", TINY, "pp=2", "vpp=2", "overlap_p2p=false")
     assert bad.returncode == 3
     assert "not valid" in bad.stdout
-    assert "silently wrong" in bad.stdout
+    assert "trains incorrectly" in bad.stdout
     assert "nearest valid" in bad.stdout
 
 
@@ -400,7 +400,7 @@ def test_init_alone_asks_three_questions_on_a_terminal_and_writes_the_job(tmp_pa
     os.close(terminal)
     os.close(end)
     assert asked.returncode == 0, errors
-    assert "'no-such-model' is neither a file nor a program here" in errors
+    assert "'no-such-model' is neither a file nor a program on this machine" in errors
     assert "'many' is not a number and a kind of device" in errors
     job = tomllib.loads((tmp_path / "llama-3.2-3b.toml").read_text())
     assert job["cluster"]["nodes"] == [{"device": "h100", "count": 8}]

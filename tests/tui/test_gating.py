@@ -104,7 +104,7 @@ def test_a_side_that_computes_something_else_or_does_not_start_is_worse(folder):
     assert "were compared" not in done.stdout
     turned = run(folder, "gate", f"file={folder}/a.json:{folder}/b.json", "")
     assert turned.returncode == 1
-    assert "so there is nothing to compare with" in turned.stderr
+    assert "so B cannot be compared with it" in turned.stderr
 
 
 def test_a_difference_at_the_margin_is_left_undecided(folder):
@@ -118,7 +118,7 @@ def test_a_difference_at_the_margin_is_left_undecided(folder):
     ("a", "b", "said"),
     [
         ("commit=nowhere", "", "git rev-parse fails"),
-        ("python=/none/python", "", "is not an interpreter"),
+        ("python=/none/python", "", "no Python interpreter can be started"),
         ("file=x.json:y.json", "", "does not name this file"),
         ("", "packaging==0.0.1", "cannot be installed here"),
     ],
@@ -177,8 +177,8 @@ def test_other_hardware_is_not_compared(folder):
 def test_sides_without_losses_and_changes_that_no_side_has_are_said(folder):
     (folder / "job.toml").write_text(JOB.replace("loss = 'loss ([\\d.]+)'", ""))
     done = run(folder, "gate", "commit=HEAD", "commit=HEAD", "--pairs", "4")
-    assert "neither losses nor answers were compared, since a side reports none" in done.stdout
-    assert "changes of 1 file are not committed, so no side has them" in done.stderr
+    assert "neither losses nor answers were compared, because a side reports none" in done.stdout
+    assert "neither side includes the uncommitted changes of 1 file" in done.stderr
     for metric in ("start_s", "peak_rss_gib"):
         assert metric in done.stdout
 

@@ -295,7 +295,7 @@ async def test_a_letter_in_an_answer_is_a_letter_and_what_is_wrong_is_said(tmp_p
         await until(pilot, lambda: "trains;" in text_of(app))
         await pilot.press(*"nq?t")
         assert app.screen.query_one("#source", Input).value == "nq?t"
-        await until(pilot, lambda: "is neither a file nor a program here" in text_of(app))
+        await until(pilot, lambda: "is neither a file nor a program on this machine" in text_of(app))
         await pilot.press("enter")
         assert "first enter a known model or command" in text_of(app)
         await pilot.press("tab", "n", "q")  # on the engine: nothing of Home acts below

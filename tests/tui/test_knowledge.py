@@ -163,7 +163,7 @@ def test_the_console(kb, tmp_path):
         (["kb", "push", "s3://bucket/lake"], 2, "AutoScout cannot write to s3; push to a local folder"),
         (["kb", "restore", "none.duckdb"], 2, "there is no such file"),
         (["import", "none.csv", "--job", JOB], 2, "there is no such file"),
-        (["tune", JOB, "--no-tui", "--warm-start", "auto:luck"], 2, "'luck' is not carried over"),
+        (["tune", JOB, "--no-tui", "--warm-start", "auto:luck"], 2, "'luck' cannot be carried over"),
     ],
 )
 def test_mistakes_are_one_sentence(kb, arguments, code, sentence):

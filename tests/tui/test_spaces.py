@@ -43,7 +43,7 @@ def test_count_and_list():
 @pytest.mark.parametrize(
     ("space", "code", "sentence"),
     [
-        ("fix = { pp = 4, mbs = 8, vpp = 2 }", 3, "nothing is feasible"),
+        ("fix = { pp = 4, mbs = 8, vpp = 2 }", 3, "no configuration of this job is valid"),
         ("fix = { tp = 3 }", 2, "tp is one of 1, 2, 4"),
         ("fix = { tq = 1 }", 2, "did you mean 'tp'?"),
         ("limit = { mbs = [] }", 2, "mbs no value"),

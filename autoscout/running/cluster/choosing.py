@@ -52,9 +52,9 @@ def _kinds(cluster: Cluster, hosts: list[str]) -> list[str]:
         return [""] * len(hosts)
     if len(hosts) != len(kinds):
         raise AutoscoutError(
-            f"cluster.hosts: the job mixes kinds of device on {len(kinds)} nodes, but it is unknown which of the "
-            f"{len(hosts)} hosts ({', '.join(hosts)}) have which kind; list the job's hosts in the order of "
-            "cluster.nodes (cluster.include or exclude)",
+            f"cluster.hosts: the job mixes kinds of device on {len(kinds)} nodes, but AutoScout cannot find out "
+            f"which of the {len(hosts)} hosts ({', '.join(hosts)}) have which kind; list the job's hosts in the "
+            "order of cluster.nodes (cluster.include or exclude)",
             2,
         )
     return kinds
@@ -78,7 +78,9 @@ def chooser(job: Job) -> Choose:
             host = next(fitting, None)
             if host is None:
                 spelled = f"{node.count} device{'s' if node.count > 1 else ''}"
-                mend = f"not used: {_list(avoided)}" if avoided else "name more hosts, or correct cluster.nodes"
+                mend = (
+                    f"not used: {_list(avoided)}" if avoided else "add hosts to cluster.hosts, or correct cluster.nodes"
+                )
                 raise AutoscoutError(
                     f"no host with {spelled} is free for node {len(taken) + 1} of {len(nodes)}: "
                     f"{', '.join(f'{h.name} has {len(h.devices)}' for h in known)}; {mend}",

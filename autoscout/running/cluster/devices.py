@@ -86,8 +86,8 @@ def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
         or_hosts = ", or name their hosts in cluster.hosts" if job.task != "serve" and not job.cluster.hosts else ""
         return (
             f"cluster.nodes: the job needs {job.devices} GPUs but this machine shows "
-            f"{f'{len(gpus)} ({shown})' if gpus else 'none'}; correct the nodes, or run on a machine that has them"
-            f"{or_hosts}"
+            f"{f'{len(gpus)} ({shown})' if gpus else 'none'}; correct cluster.nodes, or run AutoScout on a "
+            f"machine that has these GPUs{or_hosts}"
         )
     claimed = _claimed(job, gpus, memory)
     for kind, count in _needed(job).items():
@@ -95,8 +95,8 @@ def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
             like = [name for name in dict.fromkeys(gpus) if is_called(kind, name)]
             why = f": {' and '.join(like)} is not one of {_required_gib(job, kind):.0f} GiB" if like else ""
             return (
-                f"cluster.nodes: the job needs {count} {kind} but this machine shows {len(claimed[kind])} ({shown})"
-                f"{why}; correct the nodes, or run on a machine that has them"
+                f"cluster.nodes: the job needs {count} {kind} but this machine shows {len(claimed[kind])} "
+                f"({shown}){why}; correct cluster.nodes, or run AutoScout on a machine that has these GPUs"
             )
     return ""
 
@@ -107,7 +107,10 @@ def misplaced(job: Job, gpus: list[str]) -> str:
     wanted = [node.device for node in used_nodes(job, Configuration({})) for _ in range(node.count)]
     for kind, name in zip(wanted, gpus, strict=False):
         if len(set(wanted)) > 1 and stem_of(kind) and not is_called(kind, name):
-            return f"cluster.hosts: a host has {name} where the job has {kind}; order the hosts like cluster.nodes"
+            return (
+                f"cluster.hosts: a host has {name}, but the job's node at the same position has {kind}; list the "
+                "hosts in the order of cluster.nodes"
+            )
     return ""
 
 

@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     try:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError:
-        print("ray: not installed; `pip install ray` where autoscout is", file=sys.stderr)
+        print("ray: the package is not installed; run `pip install ray` in AutoScout's environment", file=sys.stderr)
         return 1
     if why := _unanswered(os.environ.get("RAY_ADDRESS", "")):
         print(f"ray: no cluster ({why})", file=sys.stderr)
@@ -86,7 +86,7 @@ def _run(ray: Any, node: dict[str, Any], command: list[str]) -> int:
                 connection.close()
         except TimeoutError:
             ray.cancel(running, force=True)
-            print(f"ray: others use the devices of {node['NodeManagerAddress']}", file=sys.stderr)
+            print(f"ray: other Ray tasks use the devices of {node['NodeManagerAddress']}", file=sys.stderr)
             return 1
     _bridge(connection)
     connection.close()

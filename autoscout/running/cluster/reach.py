@@ -21,13 +21,13 @@ _REFUSALS = (
     (
         r"Failed to connect to GCS|ConnectionError: .*[Rr]ay|Could not find any running Ray|ray: no cluster",
         "Ray does not answer",
-        "start it (`ray start --head`), and name its address in RAY_ADDRESS",
+        "start Ray (`ray start --head`), and set RAY_ADDRESS to its address",
     ),
-    (r"Permission denied \(", "ssh is refused", "put your public key there (`ssh-copy-id {host}`)"),
+    (r"Permission denied \(", "ssh is refused", "copy your public key to that host (`ssh-copy-id {host}`)"),
     (
         r"Host key verification failed|IDENTIFICATION HAS CHANGED",
-        "its host key differs from the known one",
-        "check that it is the right machine, then run `ssh-keygen -R {host}` and log in once with ssh",
+        "the host's key differs from the known one",
+        "check that this is the right machine, then run `ssh-keygen -R {host}` and log in once with ssh",
     ),
     (
         r"Could not resolve hostname|Name or service not known",
@@ -36,12 +36,12 @@ _REFUSALS = (
     ),
     (
         r"Connection refused|timed out|No route to host|Network is unreachable|Connection reset by",
-        "it cannot be reached over ssh",
-        "check that it runs (`ssh {host} true`), or take it out of the host file",
+        "the host cannot be reached over ssh",
+        "check that the host is up (`ssh {host} true`), or remove it from the host file",
     ),
     (
         r"Required node not available|Invalid node name|node configuration|not in (?:this )?(?:job|partition)",
-        "Slurm does not give us this node now",
+        "Slurm cannot start a job step on this node now",
         "`sinfo -N -n {host}` shows its state",
     ),
     (

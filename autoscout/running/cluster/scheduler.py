@@ -99,7 +99,9 @@ class Scheduler:
             for host, up in zip(self.hosts, self._up, strict=True)
             if up
         )
-        return f"an experiment needs {asked}, but there are {there or 'no hosts left'}; add hosts, or request less"
+        return (
+            f"an experiment needs {asked}, but there are {there or 'no hosts left'}; add hosts, or reduce cluster.nodes"
+        )
 
     def start(self, now: float) -> list[tuple[str, Placement]]:
         """Starts all that fit now, the longest waiting first; they keep their devices until `end`."""
@@ -143,7 +145,7 @@ class Scheduler:
                 group = of.get(device.index)
                 if group is None or (group not in self._free[number] and (number, group) not in groups):
                     raise AutoscoutError(
-                        f"{name} ran on {placement.spelled}, but {host.name}:{device.index} is not free"
+                        f"{name} ran on {placement.spelled}, but device {host.name}:{device.index} is not free now"
                     )
                 groups.append((number, group))
         self._tickets += 1

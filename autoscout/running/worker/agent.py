@@ -236,7 +236,7 @@ class NodeRun:
         if select.select([self._zygote.stdout], [], [], 0)[0]:
             line = self._zygote.stdout.readline()
             if not line:
-                self._problem = f"the process from which ranks are forked has died ({self._zygote.wait()})"
+                self._problem = f"AutoScout's process that forks the ranks has died ({self._zygote.wait()})"
                 kill_all(0.0)
                 return True
             answer = json.loads(line)

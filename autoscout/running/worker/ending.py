@@ -70,6 +70,7 @@ def hopeless(costs: Sequence[float], best: float, spread: float) -> str:
     if behind <= max(LEAST, Z * noise):
         return ""
     return (
-        f"ended early: {math.exp(behind) - 1:.0%} behind the best after {len(costs)} iterations, but noise explains "
-        f"only {math.exp(max(LEAST, Z * noise)) - 1:.0%} (at most 1 in 1000 such runs is given up wrongly)"
+        f"ended early: {math.exp(behind) - 1:.0%} behind the best after {len(costs)} iterations, more than the "
+        f"{math.exp(max(LEAST, Z * noise)) - 1:.0%} that noise can explain (at most 1 in 1000 such decisions is "
+        "wrong)"
     )

@@ -65,9 +65,12 @@ class Iteration:
     def applies(self, columns: Columns) -> str:
         missing = [name for name in ("answers", "longest") if name not in columns]
         if missing:
-            return f"it needs {' and '.join(missing)}, which the launch line does not give"
+            return f"the model needs {' and '.join(missing)}, which the launch line does not give"
         if not isinstance(columns.get("traffic"), Traffic) or not columns["traffic"].output_len:
-            return "it needs traffic.input_len and traffic.output_len, the tokens of a prompt and of a mean answer"
+            return (
+                "the model needs traffic.input_len (mean tokens of a prompt) and traffic.output_len (mean tokens "
+                "of an answer)"
+            )
         kind = _kind(columns, self.device)
         served = np.any(np.atleast_1d(np.asarray(columns.get("roll_engine", ""), dtype=str)) != "")
         if served and not has_constants(kind):

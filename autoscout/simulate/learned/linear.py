@@ -34,7 +34,7 @@ class LinearMember:
 
     def applies(self, columns: Columns) -> str:
         if self._seen is None:
-            return f"not fitted: it needs {self.min_rows} measured rows"
+            return f"not fitted: this model needs at least {self.min_rows} measured rows"
         return ""
 
     def why_outside(self, columns: Columns) -> str:

@@ -29,7 +29,7 @@ class PastJobs:
         self.ensemble.fit(columns, values, jobs)
 
     def applies(self, columns: Columns) -> str:
-        return "" if self.ensemble.weights else "nothing learned from past jobs holds for another job"
+        return "" if self.ensemble.weights else "what was learned from past jobs does not apply to a different job"
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         """Does nothing, because Residual and Trees learn this job's corrections on top of it."""

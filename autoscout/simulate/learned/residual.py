@@ -41,7 +41,7 @@ class Residual:
 
     def applies(self, columns: Columns) -> str:
         if self._seen is None:
-            return "not fitted: it needs a measured row"
+            return "not fitted: this model needs at least one measured row"
         return self.base.applies(columns)
 
     def why_outside(self, columns: Columns) -> str:

@@ -321,7 +321,11 @@ class Ensemble:
             return f"outside the range it was fitted on: {outside}"
         if self._w[i] == 0:
             error = self.mape.get(member.name)
-            return f"errs by {error:.0%} on held-out rows, others err less" if error is not None else "no row tests it"
+            return (
+                f"its error on held-out rows is {error:.0%}; other models err less"
+                if error is not None
+                else "no held-out row tests this model"
+            )
         return ""
 
 

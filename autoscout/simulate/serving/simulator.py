@@ -69,11 +69,17 @@ class ServingSimulator:
         if isinstance(traffic := columns.get("traffic"), Traffic) and (
             traffic.sessions or traffic.trace.endswith(HASHED)
         ):
-            return "the serving model cannot predict how much of a session the KV cache still holds"
+            return (
+                "the serving model cannot predict how much of a session is still in the KV cache when its next "
+                "turn arrives"
+            )
         if self.metric not in SERVING_METRICS or self.metric in _NOT_PREDICTED:
             return f"the serving model does not predict {self.metric}"
         if self.metric == HIGHEST_RATE and not _limits(columns):
-            return "the highest rate is defined by limits on latencies: add one to the job's constraints"
+            return (
+                "the highest request rate is defined by limits on latencies; add a limit such as 'ttft_p99_ms <= "
+                "500' to the job's constraints"
+            )
         if self.metric == PER_DOLLAR and "usd_per_hour" not in columns:
             return "the price of the devices per hour is not known"
         kinds = _kinds(columns)
@@ -333,7 +339,10 @@ def _refused(columns: Columns, counts: np.ndarray) -> dict[str, np.ndarray]:
     many = prefill_pool.apart(columns, n) & (counts.sum() > EXACT)
     return {
         **speculation.refused(columns, n),
-        f"a KV cache in 8 bits is not priced on {listed(sorted(kinds))}, without 8-bit arithmetic": plain,
+        (
+            f"the cost of an 8-bit KV cache is unknown on {listed(sorted(kinds))}, because these devices have no "
+            "8-bit arithmetic"
+        ): plain,
         f"separate prefill servers are simulated for at most {EXACT} configurations at once": many,
     }
 

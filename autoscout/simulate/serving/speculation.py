@@ -57,8 +57,8 @@ def refused(columns: Mapping[str, Any], n: int) -> dict[str, Array]:
     untold = on & known & ~(_accepted(columns, method) > 0)
     shares = ", ".join(f"{name} = 0.3" for name in np.unique(method[untold]))
     return {
-        "speculative decoding depends on how many drafted tokens are accepted; state it: launch.accepted = "
-        f"{{ {shares} }}, the share of first drafted tokens that are": untold,
+        f"speculative decoding depends on how many drafted tokens are accepted; set launch.accepted = {{ {shares} "
+        "}, the share of first drafted tokens that are accepted": untold,
         "the speed of a draft model is not known": on & ~known,
     }
 
@@ -69,7 +69,10 @@ def rate_problems(accepted: Mapping[str, float]) -> Iterator[str]:
         if method not in COSTS:
             yield f"launch.accepted: '{method}'{nearest_name(method, list(COSTS))}"
         elif not 0 < share < 1:
-            yield f"launch.accepted.{method} = {share:g} must lie between 0 and 1: a share of first drafted tokens"
+            yield (
+                f"launch.accepted.{method} = {share:g} is the share of first drafted tokens that are accepted; it "
+                "must be between 0 and 1"
+            )
 
 
 def _methods(columns: Mapping[str, Any], n: int) -> Array:

@@ -79,7 +79,7 @@ def peak(rank: Rank) -> int:
 
 def _refusal(rank: Rank) -> str:
     if rank.verdict == "timeout":
-        return f"rank {rank.rank} was not traced within the time limit; raise it with --timeout"
+        return f"rank {rank.rank} was not traced within the time limit; raise the limit with --timeout"
     if rank.verdict == "untraceable":
         return (
             f"rank {rank.rank} cannot be traced without a GPU: {rank.message.splitlines()[0][:300]} ({rank.where}); "
@@ -94,4 +94,4 @@ def _fits(rank: Rank, allocated: float, probability: float | None, device_gib: f
         return said
     if probability > 0.5:
         return f"{said}, which does not fit into {device_gib:g} GiB (P(out of memory) {probability:.0%})"
-    return f"{said} of {device_gib:g} (P(out of memory) {probability:.0%})"
+    return f"{said} of {device_gib:g} GiB (P(out of memory) {probability:.0%})"

@@ -32,10 +32,14 @@ def network_matters(job: Job, columns: Columns) -> str:
     if saved < _DECIDES:
         return ""
     if stated:
-        return f"{stated:g} Gb/s between nodes limit the speed: twice as much would shorten the step by {saved:.0%}"
+        return (
+            f"the network between nodes ({stated:g} Gb/s) limits the speed: twice the bandwidth would shorten the "
+            f"step by {saved:.0%}"
+        )
     return (
-        f"{gb_s * 8:g} Gb/s between nodes are assumed, and limit the speed: twice as much would shorten the step by "
-        f"{saved:.0%}; state yours: cluster.network = {{ between_nodes_gbps = … }}"
+        f"the network between nodes is assumed to have {gb_s * 8:g} Gb/s, and limits the speed: twice the "
+        f"bandwidth would shorten the step by {saved:.0%}; set your own bandwidth: cluster.network = {{ "
+        "between_nodes_gbps = … }"
     )
 
 

@@ -76,7 +76,9 @@ def _other_software(columns: Columns, values: Array, said: Prediction, groups: A
         name = min(off, key=lambda name: float(np.nan_to_num(off[name][rows], nan=np.inf).mean()))
         inside = off[name][rows] <= SPAN * said.error[rows]
         if inside.mean() >= _MOST:
-            found[rows[inside]] = f"other software: as if it ran {name.removesuffix(', loss split over tp')}"
+            found[rows[inside]] = (
+                f"other software: the time is as if the run used {name.removesuffix(', loss split over tp')}"
+            )
     return found
 
 

@@ -59,7 +59,7 @@ def read(path: Path) -> MeasuredTable:
     if not found.sets and (found.runs is None or not np.isinf(found.runs.values).any()):
         why = ", ".join(f"{n} rows: {reason}" for reason, n in Counter(found.skipped).most_common(3))
         named = f"{path}: none of its {found.rows} rows can be predicted"
-        expected = "it has no metric that can be predicted (iteration_time_s, peak_memory_gib, tpot_ms …)"
+        expected = "the table has no metric that can be predicted (iteration_time_s, peak_memory_gib, tpot_ms …)"
         raise AutoscoutError(f"{named}; {why or expected}", 2)
     return found
 

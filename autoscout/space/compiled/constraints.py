@@ -211,7 +211,7 @@ def undefined_error(constraint: Constraint, values: Mapping[str, Any]) -> Autosc
     """Returns the error for an expression that is undefined for an assignment which all other constraints allow."""
     shown = ", ".join(f"{name} = {'(inactive)' if v is None else repr(v)}" for name, v in values.items())
     return AutoscoutError(
-        f"{constraint.text}: cannot be evaluated at {shown} (a division by zero, or arithmetic on an inactive knob); "
-        "guard it, for example 'tp == 1 or x % (tp - 1) == 0'",
+        f"{constraint.text}: cannot be evaluated at {shown} (a division by zero, or arithmetic on an inactive "
+        "knob); exclude that case first, for example 'tp == 1 or x % (tp - 1) == 0'",
         2,
     )

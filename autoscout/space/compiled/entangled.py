@@ -64,8 +64,8 @@ def sampled_from(diagram: Diagram, left_out: list[Constraint], knobs: list[Knob]
     if not passed:
         texts = "; ".join(c.text for c in left_out)
         raise AutoscoutError(
-            f"none of {drawn:,} configurations that obey the other rules obeys these too: {texts}; they couple too "
-            "many knobs to be searched exactly: write them as implied knobs, or limit domains in [space]",
+            f"none of {drawn:,} random configurations obeys these rules: {texts}; the rules couple too many knobs "
+            "for an exact search; replace them by implied knobs, or reduce values with [space] limit",
             3,
         )
     codes = np.concatenate(kept)
@@ -87,7 +87,7 @@ def _relaxed(knobs: list[Knob], constraints: list[Constraint], columns: Columns)
             return diagram, by_width[: i + 1]
         break
     raise AutoscoutError(
-        "the conditions of the knobs couple too many of them to be searched; limit domains in [space]", 1
+        "the knobs' conditions couple too many knobs for an exact search; reduce values with [space] limit", 1
     )
 
 

@@ -120,6 +120,6 @@ def lazy_tree(
         diagram = build.smallest([order], knobs, constraints, columns)
     except build.TooWide:
         names = ", ".join(knobs[i].name for i in ordering)
-        raise AutoscoutError(f"the ordering {names} needs too many states; try another", 1) from None
+        raise AutoscoutError(f"the ordering {names} needs too many states; try a different ordering", 1) from None
     assert diagram is not None, "a space that is not empty is not empty in another order"
     return LazyTree(diagram, len(ordering))

@@ -144,7 +144,7 @@ def _parse(text: str) -> ast.Expression:
         if isinstance(node, ast.Call) and not (
             isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and node.args and not node.keywords
         ):
-            raise AutoscoutError(f"'{text}' calls something other than {', '.join(FUNCTIONS)}", 2)
+            raise AutoscoutError(f"'{text}' calls a function other than {', '.join(FUNCTIONS)}", 2)
         if isinstance(node, ast.Constant) and not _allowed_constant(node.value):
             raise AutoscoutError(f"'{text}' has a constant that expressions may not have: {node.value!r}", 2)
     return tree
@@ -206,7 +206,9 @@ def _check_kinds(text: str, tree: ast.expr) -> None:
                     placed.add(id(right))
                     if not (isinstance(right, ast.Name | ast.Tuple | ast.List) or _calls_divisors(right)):
                         raise AutoscoutError(
-                            f"'{text}' looks for a value in {ast.unparse(right)}, which is not a list; write (a, b)", 2
+                            f"'{text}' tests membership in {ast.unparse(right)}, which is not a list; write a "
+                            "list as (a, b)",
+                            2,
                         )
         elif isinstance(node, ast.Call) and len(node.args) == 1:
             placed.add(id(node.args[0]))
@@ -216,7 +218,11 @@ def _check_kinds(text: str, tree: ast.expr) -> None:
             ):
                 raise AutoscoutError(f"'{text}' calculates with {ast.unparse(operand)}, which is not a number", 2)
     if any(isinstance(node, ast.Tuple | ast.List) and id(node) not in placed for node in nodes):
-        raise AutoscoutError(f"'{text}' has a list where expressions may not have one", 2)
+        raise AutoscoutError(
+            f"'{text}' contains a list; lists are allowed only after 'in', as the only argument of a function, or "
+            "as the whole expression",
+            2,
+        )
 
 
 def _operands(node: ast.AST) -> list[ast.expr]:
@@ -254,7 +260,7 @@ class _Expand(ast.NodeTransformer):
         inner = _parse(self.derived[node.id])
         self.room -= sum(1 for _ in ast.walk(inner))
         if self.room < 0 or len(self.above) > _DEEPEST:
-            raise AutoscoutError(f"'{self.text}' is too large with its derived names written out", 2)
+            raise AutoscoutError(f"'{self.text}' is too long after its derived names are expanded", 2)
         self.above = (*self.above, node.id)
         body = self.visit(inner).body
         self.above = self.above[:-1]

@@ -66,7 +66,7 @@ class Command(Target):
         if not command_of(job):
             return
         if job.launch.launcher == "warm" and (why := not_warm(job)):
-            yield f'launch.launcher = "warm" is not possible: {why}; leave it out'
+            yield f'launch.launcher = "warm" is not possible: {why}; remove launch.launcher'
         for name in unused(job):
             yield (
                 f"knob '{name}' changes nothing: give it sets = \"--a-flag\" (or env:NAME), or write {{{name}}} where "
@@ -76,20 +76,23 @@ class Command(Target):
         if line.for_shell and (lost := no_place(job)):
             yield (
                 f"launch.command needs a shell (variables, pipes), so the flag of {listed(lost)} cannot be added: "
-                f"write what its variables stand for, or {{{lost[0]}}} where the value belongs"
+                f"replace the variables with their values, or write {{{lost[0]}}} where the value belongs"
             )
             return
         yield from same_batch.batch_problems(job, line, {k.name: _free(job, k) for k in declared(job).knob})
         yield from same_batch.edited(job, today(job))
         yield from unchangeable(job, [knob.sets for knob in declared(job).knob if _free(job, knob)])
         for flag, value in unfilled(job).items():
-            yield f"launch.command has {flag} {value}; write its value, because no shell fills it in"
+            yield (
+                f"launch.command has {flag} {value}; replace {value} with its value, because no shell expands "
+                "variables here"
+            )
         now = currently(job)
         for entry in declared(job).knob:
             if entry.name in now and isinstance(entry.values, list) and now[entry.name] not in entry.values:
                 yield (
                     f"launch.command has {entry.sets} {now[entry.name]}, which is not among the values of knob "
-                    f"'{entry.name}'; add it there, as `autoscout init` does: others are compared with what you "
+                    f"'{entry.name}'; add that value, because the other configurations are compared with what you "
                     "launch now"
                 )
 
@@ -121,11 +124,15 @@ class Command(Target):
         notes = []
         if not declared(job).knob:
             notes.append(
-                "nothing may be changed yet, so only what runs today can be measured: add [[space.knob]] with a name, "
+                "the job has no knobs, so only today's launch can be measured: add [[space.knob]] with a name, "
                 "its values and the flag that it sets, or name a catalog that declares them in space.catalog"
             )
         if not {"loss", "lm_loss", "train_loss"} & metrics_of(job).keys():
-            unread = "the answers of the configurations are not compared" if job.task == "serve" else "no loss is read"
+            unread = (
+                "the answers of configurations are not compared with each other"
+                if job.task == "serve"
+                else "no loss is read from the script's output"
+            )
             notes.append(f"{unread}, so a configuration that computes something else goes unnoticed")
         line = command_line(job)
         notes += [] if line.for_shell else for_a_shell(line)
@@ -138,7 +145,7 @@ class Command(Target):
         if others := self.not_modelled(job):
             notes.append(f"predictions leave out {listed(others)}")
         if preset.phases and (lag := phases.updates(job, JobSpace.of_job(job).reference) - 1) > 0:
-            notes.append(f"training uses answers drawn up to {lag} update{'s' * (lag > 1)} earlier")
+            notes.append(f"training uses answers generated up to {lag} update{'s' * (lag > 1)} earlier")
         if job.launch.script and not preset.proven:
             guessed = preset.served is None and self.simulators(job)
             notes.append(
@@ -149,14 +156,16 @@ class Command(Target):
         free = {knob.name: knob.sets for knob in declared(job).knob if _free(job, knob)}
         for name in suspects(job, command_of(job), free):
             notes.append(
-                f"knob '{name}' may change how many samples a step has, and then fewer samples look faster: tie it "
-                f"to another by a rule ([[space.rule]] holds = '{name} * accumulation == 32') or minimize another "
-                f"metric; where your script keeps the batch of all ranks, leave it"
+                f"knob '{name}' may change the number of samples per step, and fewer samples would look faster: "
+                f"keep the number fixed by a rule (such as [[space.rule]] holds = '{name} * accumulation == 32'), "
+                "or minimize a different metric; ignore this if your script keeps the global batch size fixed"
             )
         now = currently(job) if command_of(job) else {}
         for entry in declared(job).knob:
             if entry.name not in now and entry.default is None:
-                notes.append(f"the command does not give {entry.name}: its first value is assumed for what you run now")
+                notes.append(
+                    f"the command does not give {entry.name}: the knob's first value is assumed for what you run now"
+                )
         return notes + _invalid_settings(job, now)
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
@@ -203,10 +212,12 @@ class Command(Target):
 
         if asked.job.task == "rl":
             raise AutoscoutError(
-                "an iteration of RL samples answers, which fake tensors cannot do; `autoscout profile` runs it", 2
+                "an RL iteration samples answers, which needs real tensors, so a shadow run (without a GPU) "
+                "is not possible; use `autoscout profile`",
+                2,
             )
         if asked.parts:
-            raise AutoscoutError("only Megatron's layouts are composed from parts; omit --parts", 2)
+            raise AutoscoutError("--parts works only for target = 'megatron'; omit --parts", 2)
         found = shadow(asked)
         remember(asked, found)
         return found

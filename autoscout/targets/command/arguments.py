@@ -164,8 +164,9 @@ def not_on_hosts(job: Job) -> str:
     if not job.cluster.hosts or ({"node", "head"} <= placeholders and placeholders & {"ranks", "gpus"}):
         return ""
     return (
-        "launch.command is started once on each of cluster.hosts, so it needs its place among them: torchrun --nnodes "
-        "{nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port} …"
+        "launch.command is started once on each of cluster.hosts, so it needs the number of its host and the "
+        "first host's address: torchrun --nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} "
+        "--master-addr {head} --master-port {port} …"
     )
 
 
@@ -227,7 +228,7 @@ def not_warm(job: Job) -> str:
     if line.for_shell or job.launch.command_prefix:
         return "a command that needs a shell or a prefix cannot be started warm"
     if device_kind(job) == "cuda":
-        return "it works on CPUs only so far"
+        return "warm starts work on CPUs only"
     return startable(line)
 
 
@@ -315,7 +316,7 @@ def _line(
         for entry in entries:
             if is_flag(entry.sets) and entry.name not in names_in(text):
                 raise AutoscoutError(
-                    f"{where} needs a shell, so the flag of knob '{entry.name}' has no place of its own: write "
+                    f"{where} needs a shell, so AutoScout cannot add the flag of knob '{entry.name}': write "
                     f"{switch(entry.sets)[0]} {{{entry.name}}} into the command",
                     2,
                 )

@@ -65,9 +65,9 @@ def exported(
         words = [word.replace(f"@{name}@", name.upper()) for word in words]
         environment = {key: value.replace(f"@{name}@", name.upper()) for key, value in environment.items()}
     if "port" in placeholders:
-        missing.append(f"another port if {EXPORT_PORT} is taken")
+        missing.append(f"a different port if {EXPORT_PORT} is in use")
     if "folder" in placeholders and not run.files:
-        missing.append(f"where it writes, instead of {EXPORT_FOLDER}")
+        missing.append(f"your output folder instead of {EXPORT_FOLDER}")
     return Launch(
         job=job.name,
         name="",

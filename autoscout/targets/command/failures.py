@@ -57,9 +57,9 @@ def classify(
     an iteration."""
     where = f"(log: {log})"
     if ended.stopped:
-        return "killed", "stopped by AutoScout before it ended"
+        return "killed", "AutoScout stopped the run before it ended"
     if ended.problem:
-        return "error", f"it could not be started: {ended.problem}"
+        return "error", f"the command could not be started: {ended.problem}"
     lines = _lines(log)
     cause = _cause(lines)
     text = "\n".join(lines)
@@ -120,7 +120,7 @@ class _Log(NamedTuple):
         if symptoms.find(line, symptoms.MACHINE):  # an error about a NIC's memory, or about the limit on locked memory
             return None
         if others := symptoms.taken_by_others(self.text, {}):
-            cause = f"{others:.1f} GiB of it, without which there was enough; {self.how}: {line}"
+            cause = f"other processes use {others:.1f} GiB, and without them the run would fit; {self.how}: {line}"
             return "infrastructure", f"{symptoms.sentence(symptoms.BY_OTHERS, cause)} {self.where}"
         return "oom", f"{self.how}: {line} {self.where}"
 
@@ -187,7 +187,7 @@ def despite(log: Path, known: Iterable[FailureText]) -> tuple[Status, str] | Non
     text = "\n".join(_lines(log))
     for found in known:
         if found.always and (match := re.search(found.says, text)):
-            return found.status, f"it ended well, but printed: {_trim(match[0])} (log: {log})"
+            return found.status, f"the run ended with exit code 0, but printed: {_trim(match[0])} (log: {log})"
     return None
 
 

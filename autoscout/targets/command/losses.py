@@ -36,8 +36,8 @@ class LossesIfReported:
             return ""
         return (
             f"losses deviate by {off:.2g} on average (allowed {self._tolerance:g}): expected "
-            f"{_series([a for a, _ in pairs])}, found {_series([b for _, b in pairs])}; if your script draws other "
-            f"data each time, seed it, or raise launch.loss_tolerance"
+            f"{_series([a for a, _ in pairs])}, found {_series([b for _, b in pairs])}; if your script draws "
+            "different data in each run, set its seed, or raise launch.loss_tolerance"
         )
 
 

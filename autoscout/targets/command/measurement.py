@@ -72,8 +72,8 @@ def uneven(job: Job, iterations_s: Sequence[float]) -> str:
     if short < len(iterations_s) / 3:
         return ""
     return (
-        f"{short} of {len(iterations_s)} steps took less than a tenth of the mean: launch.metrics.{_STEP} may match "
-        "several times a step; compare with the script's own log"
+        f"{short} of {len(iterations_s)} steps took less than a tenth of the mean: launch.metrics.{_STEP} may "
+        "match several times per step; compare with the script's own log"
     )
 
 

@@ -25,8 +25,8 @@ SCRIPT = WORKER / "script_shadow.py"
 _SHARED = Path(__file__).parents[1] / "megatron" / "worker"  # code for tracking tensor storages, shared with Megatron
 STOOD_IN = (
     "tensors (no storage), process groups (no other ranks), the GPU (operators are those of torch for CPUs)",
-    "values that are read (losses, norms): constants",
-    "what the script keeps on the host counts as the device's",
+    "values that the script reads (losses, norms), which are constants",
+    "memory that the script uses on the host counts as device memory",
 )
 
 
@@ -92,19 +92,23 @@ def ask(
 def _run(job: Job, configuration: Configuration) -> Started:
     """Returns the command whose script is shadowed. Errors: AutoscoutError (exit 2)."""
     if not command_of(job):
-        raise AutoscoutError(f"{job.name} has no launch.command, and a shadow runs the script that it starts", 2)
+        raise AutoscoutError(
+            f"{job.name} has no launch.command, but a shadow run (without a GPU) runs the script that "
+            "launch.command starts",
+            2,
+        )
     # a constant path, because it is part of the cache key
     folder = Path(tempfile.gettempdir()) / f"autoscout-run-{os.getuid()}"
     place = Place(folder=str(folder), port="29999", iterations=str(max(job.launch.iterations, 4)))
     run = started(job, configuration, place)
     if run.files:
         raise AutoscoutError(
-            "a command that reads rendered files cannot be run as a shadow yet; leave launch.render", 2
+            "a command that reads rendered files cannot be run as a shadow (without a GPU) yet; remove launch.render", 2
         )
     if startable(run.line):
         raise AutoscoutError(
             f"{run.words[0]} cannot be run as a shadow: only `python script.py …`, `python -m module …` and "
-            f"`torchrun …` can (DDP and FSDP2; DeepSpeed cannot yet); `autoscout profile` works on it",
+            "`torchrun …` can (DDP and FSDP2; DeepSpeed cannot yet); use `autoscout profile` instead",
             2,
         )
     return run

@@ -68,6 +68,6 @@ def of_all_ranks(found: Measurement, folder: Path, job: Job) -> Measurement:
         found,
         status="wrong",
         evidence=f"an iteration drew {samples} answers, but traffic.global_batch = {wanted} needs "
-        f"{wanted * fresh:g}: either its ranks are not connected (on CPUs TRL needs --use_cpu), or the line "
-        "has another batch",
+        f"{wanted * fresh:g}: either the ranks are not connected (on CPUs, TRL needs --use_cpu), or the "
+        "launch line has a different batch size",
     )

@@ -208,13 +208,13 @@ class CommandProfiler:
                 return msgspec.structs.replace(measured, fidelity="short", evidence=ended.why)
             if aborted:
                 return msgspec.structs.replace(
-                    measured, evidence=f"it aborted while it ended, after everything was measured: {aborted}"
+                    measured, evidence=f"the command aborted during its exit, after everything was measured: {aborted}"
                 )
             if ended.left:
-                note = f"it left {ended.left} processes running, which were ended"
+                note = f"the command left {ended.left} processes running, which AutoScout ended"
                 return msgspec.structs.replace(measured, evidence=note)
             return msgspec.structs.replace(measured, evidence=measurement.uneven(job, found.iterations_s))
-        lacking = _lacking(job, missing[0], reader, log) if missing else "it did not end well"
+        lacking = _lacking(job, missing[0], reader, log) if missing else "the command did not end with exit code 0"
         stepped = reader.first_at is not None
         known = preset_of(job).failure
         status, evidence = classify(ended, log, known, job.launch.timeout_s, kills, lacking, stepped)
@@ -318,7 +318,10 @@ def _lacking(job: Job, metric: str, reader: OutputReader, log: Path) -> str:
         return reader.problem
     sources = metrics_of(job)
     if not sources:
-        return f"no output gives {metric}: name its pattern in launch.metrics, or write it to the file ${RESULT}"
+        return (
+            f"the output does not contain {metric}: set a pattern in launch.metrics, or let the script write it "
+            f"to the file ${RESULT}"
+        )
     values = reader.values()
     for name, source in sources.items():
         pattern = source if isinstance(source, str) else source.pattern or source.between or source.counter

@@ -76,7 +76,10 @@ def job_of(line: Line) -> dict[str, Any]:
     places, of_nodes = of_one_node(launched, len(counts))
     notes += [*asked.notes, *of_nodes, *not_starting(line, known, sum(counts))]
     if unread:
-        notes.append(f"launch.current: {unread} lies in the container, unreadable here; put its knobs on the line")
+        notes.append(
+            f"launch.current: {unread} is in the container, so AutoScout cannot read it; write its settings as "
+            "flags of the launch line"
+        )
     launch: dict[str, Any] = {"script": name} if name else {}
     launch["current"] = of_a_line(str(line))
     if copies:
@@ -132,7 +135,10 @@ def job_of(line: Line) -> dict[str, Any]:
         launch["metrics"] = {"step_time_s": {"between": GUESSED_STEP}}
         found["space"] = _same_samples(_guessed(line), line, notes)
         notes += [
-            f"launch.current: {name}, whose settings could be tuned, is not on this machine; run `init` where it is"
+            (
+                f"launch.current: {name}, whose settings could be tuned, is not on this machine; run `autoscout "
+                "init` on the machine that has it"
+            )
             for name in line.settings_files
             if not os.path.isfile(name)
         ]
@@ -145,12 +151,12 @@ def job_of(line: Line) -> dict[str, Any]:
                 "that change the speed but not what is trained, with sets = 'name='"
             )
         if not found["space"]["knob"]:
-            notes.append("space.knob: name what may be changed, such as a flag of your script and its values")
+            notes.append("space.knob: declare what may be changed, such as a flag of your script and its values")
     if not known.overrides and {name.lstrip("-") for name in line.names} & {"deepspeed", "deepspeed_config"}:
         notes.append(
             "target: the line's ds_config (--deepspeed_config FILE.json) is not on this machine; with it, ZeRO "
-            "stage, micro batch and offloading could be tuned and predicted: name it on the line, and run `init` "
-            "where it is"
+            "stage, micro batch and offloading could be tuned and predicted: run `autoscout init` on a machine "
+            "that has the file"
         )
     found["notes"] = notes
     return found
@@ -174,8 +180,8 @@ def _without_choices(line: Line, known: Preset, notes: list[str]) -> Line:
         if numbers and isinstance(today, str) and "$" not in today:
             line = line.without(knob.sets)
             notes.append(
-                f"launch.current: {knob.sets}{today} leaves {knob.name} to the program; {knob.default} is assumed, so "
-                "write the value that it chooses"
+                f"launch.current: {knob.sets}{today} leaves {knob.name} to the program; {knob.default} is "
+                "assumed, so write the value that the program chooses"
             )
     return line
 
@@ -239,7 +245,9 @@ def _fixed_by_files(line: Line, known: Preset, served: Served, notes: list[str])
         try:
             settings = settings_files.read([Path(str(name))])
         except AutoscoutError:
-            notes.append(f"space.fix: {name} cannot be read here, and overrides the flags: name the knobs that it sets")
+            notes.append(
+                f"space.fix: {name}, which overrides the flags, cannot be read here: fix the knobs that this file sets"
+            )
             continue
         decided = {served.before_flags[key]: key for key in settings if key in served.before_flags}
         for knob in known.knob:
@@ -271,7 +279,9 @@ def _read(now: ValueOf, settings: Mapping[str, str], known: Preset, notes: list[
     elif model:
         sections["model"] = model
         if "vocab" in known.model:
-            notes.append(f"model.vocab: {model['vocab']} is assumed, since only the tokenizer has it")
+            notes.append(
+                f"model.vocab: {model['vocab']} is assumed, since only the tokenizer contains the vocabulary's size"
+            )
     return sections
 
 

@@ -114,7 +114,7 @@ def put_into(made: Mapping[str, str], settings: Mapping[str, Value | None]) -> d
         of_kind = [name for name in made if nested.KINDS.get(Path(name).suffix) == kind]
         if not of_kind or (len(of_kind) > 1 and kind != "yaml"):
             raise AutoscoutError(
-                f"{sets} is set, but launch.render makes {len(of_kind)} files of that kind; it needs one", 2
+                f"a knob sets {sets}, but launch.render has {len(of_kind)} files of that kind instead of one", 2
             )
         saying = [name for name in of_kind if len(of_kind) > 1 and _says(made[name], path, name)]
         # a preset has the text "null", because TOML has no null

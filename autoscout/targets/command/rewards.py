@@ -42,8 +42,8 @@ class FirstUpdates:
         lag, usual = (m.metrics.get(LAG, 0.0) for m in (measured, reference))
         if lag > usual and not self._lag_stated:
             return (
-                f"training uses answers drawn up to {lag:g} updates earlier, the reference up to "
-                f"{usual:g}: that is a different training; to allow it, state how old answers may be: constraints = "
+                f"training uses answers generated up to {lag:g} updates earlier, but the reference only up to "
+                f"{usual:g}, so the training differs; to allow it, set the largest age of answers: constraints = "
                 f"['{LAG} <= {lag:g}']"
             )
         redrawn = lag != usual or drawn_anew(reference.configuration, measured.configuration, self._redraws)
@@ -55,8 +55,8 @@ class FirstUpdates:
             if abs(theirs - reward) > allowed:
                 return (
                     f"the reward of update {update} is {theirs:.5g}, the reference's {reward:.5g} (allowed ± "
-                    f"{allowed:.2g}): expected {_series(reference)}, found {_series(measured)}; if your script draws "
-                    f"other prompts each time, seed it, or raise launch.loss_tolerance"
+                    f"{allowed:.2g}): expected {_series(reference)}, found {_series(measured)}; if your script "
+                    "draws different prompts in each run, set its seed, or raise launch.loss_tolerance"
                 )
             if exact and abs(other - loss) > self._tolerance * max(abs(loss), _SCALE):
                 return f"the first update's loss is {other:.5g}, the reference's {loss:.5g} for the same answers"

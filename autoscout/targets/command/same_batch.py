@@ -61,13 +61,14 @@ def batch_problems(job: Job, line: Line, free: Mapping[str, bool]) -> Iterator[s
     kept = line.for_shell or job.traffic.global_batch or _kept_by(job, line)
     if changing and not kept and job.objective.metric in (*_TIMES, "tokens_per_s", "samples_per_s"):
         yield (
-            f"knob '{changing[0]}' changes how many samples a step has, so steps can't be compared: give "
-            f"traffic.global_batch, which {batch.flag} then keeps, or [space] fix = {{ {changing[0]} = … }}"
+            f"knob '{changing[0]}' changes the number of samples per step, so step times cannot be compared: set "
+            f"traffic.global_batch, which AutoScout then keeps with {batch.flag}, or set [space] fix = {{ "
+            f"{changing[0]} = … }}"
         )
     filling = [name for name in batch.tokens_changed_by if free.get(name)]
     if filling and job.objective.metric in _TIMES:
         yield (
-            f"knob '{filling[0]}' changes how many tokens a step has, so step times can't be compared: "
+            f"knob '{filling[0]}' changes the number of tokens per step, so step times cannot be compared: set "
             f"[objective] maximize = 'tokens_per_s', or [space] fix = {{ {filling[0]} = … }}"
         )
 
@@ -111,8 +112,8 @@ def edited(job: Job, now: ValueOf) -> Iterator[str]:
     today = samples_of_a_step(now, known, [node.count for node in job.cluster.nodes])
     if today not in (0, wanted):
         yield (
-            f"{listed(each.origin for each in job.launch.render)}: a step has {today} samples on these devices, but "
-            f"traffic.global_batch is {wanted}: correct either"
+            f"{listed(each.origin for each in job.launch.render)}: a step has {today} samples on these devices, "
+            f"but traffic.global_batch is {wanted}; correct one of the two"
         )
 
 

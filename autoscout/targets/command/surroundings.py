@@ -69,14 +69,18 @@ def describe(job: Job, started: Started) -> dict[str, str]:
 def found_program(name: str, cwd: Path, environment: dict[str, str]) -> str:
     """Returns the program's path. Errors: AutoscoutError (exit 2) if it is not found."""
     if not cwd.is_dir():
-        raise AutoscoutError(f"launch.path: {cwd} is not a folder here; correct it, or run this where it is", 2)
+        raise AutoscoutError(
+            f"launch.path: {cwd} is not a folder on this machine; correct launch.path, or run AutoScout on the "
+            "machine that has it",
+            2,
+        )
     if "/" in name and not name.startswith("/"):
         name = str(cwd.absolute() / name)
     found = shutil.which(name, path=environment.get("PATH"))
     if found is None:
         raise AutoscoutError(
-            f"launch.command: '{name}' cannot be run here: it is not on the PATH; give its path, or the folder of its "
-            f"interpreter in launch.python",
+            f"launch.command: '{name}' cannot be run here: it is not on the PATH; write its full path, or set "
+            "launch.python to an interpreter in the same folder",
             2,
         )
     return found

@@ -90,15 +90,22 @@ def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, A
             return {}
     elif trained.adapted and (rank := next((name for name in trained.rank if _is_on(given, name)), "")):
         asked = " or ".join(trained.adapted)
-        notes.append(f"model: all weights are assumed to be trained: the line has {rank}, but not {asked}")
+        notes.append(
+            f"model: all weights are assumed to be trained, because the launch line has {rank}, but not {asked}"
+        )
     if trained.prompt:
         return {"model": model, **_of_answers(given, trained, notes)}
     length = _first(given, trained.length)
     if not length.isdecimal():
-        notes.append(f"traffic.seq_len: {trained.usual_length} tokens per sample are assumed; the line gives none")
+        notes.append(
+            f"traffic.seq_len: {trained.usual_length} tokens per sample are assumed, because the launch line does "
+            "not give the length"
+        )
     if trained.weights and not _first(given, trained.weights):
         bits = 8 * _weight_bytes(given, trained, adapted="lora" in model)
-        notes.append(f"model: weights are assumed to be in {bits} bits; the line gives no --{trained.weights[0]}")
+        notes.append(
+            f"model: weights are assumed to be in {bits} bits, because the launch line gives no --{trained.weights[0]}"
+        )
     notes += [why for name, why in trained.differs.items() if name not in given]
     return {"model": model, "seq_len": int(length) if length.isdecimal() else trained.usual_length}
 
@@ -112,8 +119,8 @@ def _of_answers(given: Settings, trained: Trained, notes: list[str]) -> dict[str
     mean = {"input_len": max(prompt // 2, 1), "output_len": max(answer // 2, 1)}
     notes.append(
         f"traffic.output_len: {mean['output_len']} tokens are assumed for a mean answer, half of the longest, and "
-        f"traffic.input_len: {mean['input_len']} for a prompt; write yours, or quantiles from the smallest to the "
-        "largest"
+        f"traffic.input_len: {mean['input_len']} for a prompt; write your own means, or quantiles from the "
+        "smallest to the largest"
     )
     return {"seq_len": prompt + answer, **mean}
 
@@ -188,10 +195,10 @@ def _why_not(line: Line, given: Settings, trained: Trained) -> str:
     ]
     other = next((name for name in named if _OTHER_LOSSES.search(name.lower())), "") or next(iter(kinds), "")
     if other and not trained.prompt:
-        return f"only fine-tuning on every token is modelled, not what {other} does"
+        return f"only fine-tuning on every token is modelled, so {other} cannot be predicted"
     around = next((name for name in _ELSEWHERE if _is_on(given, name)), "")
     if around:
-        return f"no simulator models --{around} of this line"
+        return f"no simulator models --{around} of the launch line"
     kind = _first(given, ["distributed_type"]).upper()
     if kind not in _PLAIN_KINDS:
         return f"no simulator models distributed_type: {kind} in the file of --config_file"

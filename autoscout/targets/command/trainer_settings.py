@@ -34,12 +34,14 @@ def _overridden(line: Line, known: Preset) -> tuple[Line, dict[str, str]]:
     file = file_of(line, known) or _among_packages(known, line.words[:begins], line.of(given).value("--config"))
     if file is None:
         how = f" ('{known.copies} NAME FILE.yaml' copies one)" if known.copies else ""
-        raise AutoscoutError(f"'{str(line)[:80]}' names no YAML file of settings; put the settings into one{how}", 2)
+        raise AutoscoutError(
+            f"'{str(line)[:80]}' names no YAML file with settings; put the settings into a YAML file{how}", 2
+        )
     settings = _settings(file)
     if known.batch and known.batch.instead in settings:
         raise AutoscoutError(
-            f"{file}: gives {known.batch.instead}, which excludes {setting(known.batch.flag)}; give "
-            "the latter instead, the number of micro batches in a step",
+            f"{file}: gives {known.batch.instead}, which excludes {setting(known.batch.flag)}; use "
+            f"{setting(known.batch.flag)} (micro batches per step) instead",
             2,
         )
     ours = {setting(flag): flag.rstrip("=") for flag in [*_flags(known), *known.where_said]}

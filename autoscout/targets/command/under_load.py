@@ -104,7 +104,7 @@ def load_problems(job: Job, preset: Preset) -> Iterator[str]:
     if preset.served.nvidia and others:
         yield f"cluster.nodes: '{job.launch.script}' runs only on NVIDIA's GPUs, not on {others[0]}"
     if traffic.sessions or traffic.shared_prefix:
-        yield f"traffic: {tool} supports neither sessions nor shared_prefix; leave them out"
+        yield f"traffic: {tool} supports neither sessions nor shared_prefix; remove them"
     elif traffic.trace or isinstance(traffic.input_len, list) or isinstance(traffic.output_len, list):
         asked, answered = (round(sum(each) / len(each)) for each in lengths(job))
         arrivals = read_trace(Path(traffic.trace))[0] if traffic.trace else None
@@ -121,9 +121,9 @@ def problem(line: Line, served: Served) -> str:
     """Returns why an experiment cannot start the line's server; "" if it can."""
     nodes = line.number(("--nnodes",))
     if other := next((word for flag in served.model if (word := line.value(flag)) in served.others), None):
-        return f"'{other}' does not start a server of one model, and only such a server can be started and loaded"
+        return f"'{other}' does not start a server of one model, and AutoScout can load only such a server"
     if nodes > 1:
-        return f"the server spans {nodes} nodes (--nnodes), and only a server on one node can be started and loaded"
+        return f"the server spans {nodes} nodes (--nnodes), but AutoScout can load only a server on one node"
     return ""
 
 

@@ -43,7 +43,9 @@ def launched(
     for name, content in run.files.items():
         path = Path(name)
         if not path.is_relative_to(folder):
-            raise AutoscoutError(f'launch.render.to = "{name}" is outside its run; begin it with {{folder}}/', 2)
+            raise AutoscoutError(
+                f'launch.render.to = "{name}" is outside the run\'s folder; begin the path with {{folder}}/', 2
+            )
         with results.writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
@@ -73,7 +75,7 @@ def logged(job: Job, log: Path) -> measurement.Readings:
     Errors: AutoscoutError (exit 2) if no pattern of the job matches a number in the output."""
     printed = {name: source for name, source in _sources(job).items() if source.pattern and not source.file}
     if not printed:
-        raise AutoscoutError(f"job {job.name} has no pattern of its output in launch.metrics, so no log can be read", 2)
+        raise AutoscoutError(f"job {job.name} has no pattern in launch.metrics, so its logs cannot be read; add one", 2)
     numbers = {name: MetricReader(source) for name, source in printed.items()}
     Tail(log, Stream([*numbers.values()])).close()
     return measurement.readings(job, {name: number.values for name, number in numbers.items()})

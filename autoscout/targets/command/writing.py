@@ -61,14 +61,15 @@ def k8s(launch: Launch) -> str:
     has one pod."""
     if launch.nodes > 1:
         raise AutoscoutError(
-            f"--format k8s is one pod, but the launch has {launch.nodes} nodes; --format jobset has one for each",
+            f"--format k8s exports one pod, but the launch has {launch.nodes} nodes; use --format jobset, "
+            "which exports one pod per node",
             2,
         )
     launch = _heard(launch)
     script = "\n".join([*exports(launch), f"exec {shlex.join(launch.program)}"])
     lines = [
         *heading(launch),
-        *comments("the image is yours"),
+        *comments("replace the image with your own"),
         "apiVersion: batch/v1",
         "kind: Job",
         f"metadata: {{ name: {spread.dns_name(launch.job)} }}",
@@ -91,6 +92,6 @@ def _heard(launch: Launch) -> Launch:
     if not launch.port or line.value("--host") in _EVERYWHERE:
         return launch
     if launch.program[:2] == ["bash", "-c"]:
-        advice = "--host 0.0.0.0, the address on which the server has to listen"
+        advice = "--host 0.0.0.0, so that the server listens on all addresses"
         return msgspec.structs.replace(launch, missing=[*launch.missing, advice])
     return msgspec.structs.replace(launch, program=[*line.with_("--host", _EVERYWHERE[0]).words])

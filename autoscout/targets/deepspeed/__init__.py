@@ -50,7 +50,10 @@ class DeepSpeed(Target):
             return
         yield from config_space.config_problems(job, config_space.read_config(job))
         for name in unused(job):
-            yield f"knob '{name}' changes nothing: write ${name.upper()} where it belongs in the ds_config, or sets = …"
+            yield (
+                f"knob '{name}' changes nothing: write ${name.upper()} into the ds_config where the value "
+                "belongs, or set sets = …"
+            )
 
     def catalog(self, job: Job) -> "Catalog":
         from autoscout.targets.deepspeed import config_space
@@ -69,15 +72,18 @@ class DeepSpeed(Target):
         notes = [f"the ds_config's '{name}' is not a setting of DeepSpeed" for name in ds_config.passed_over(config)]
         notes += for_a_shell(command_line(job))
         if "loss" not in metrics_of(job):
-            notes.append("no loss is read, so a configuration that computes something else goes unnoticed")
+            notes.append(
+                "no loss is read from the script's output, so a configuration that computes something else goes "
+                "unnoticed"
+            )
         if others := self.not_modelled(job):
             notes.append(f"predictions leave out {' and '.join(others)}")
         if config_space.batches_differ(job, config):
             notes.append("the ds_config has no train_batch_size: configurations train different batches")
         asked = autotuning.settings(config, job.name)
         if asked.enabled and asked.fast and (listed := config_space.beyond_fast(config, asked, job)):
-            notes.append(f"also tuned: {' and '.join(listed)}; in DeepSpeed's fast mode its engine would get the "
-                         f"whole list, and refuse it")  # fmt: skip
+            notes.append(f"also tuned: {' and '.join(listed)}; DeepSpeed's own fast mode would pass the whole "
+            "list to its engine, which refuses lists")  # fmt: skip
         if "tuner_num_trials" in (config.get("autotuning") or {}) and asked.tuner_num_trials != job.budget.profiles:
             notes.append(f"{job.budget.profiles} experiments, as in the job's budget; the ds_config's "
                          f"tuner_num_trials = {asked.tuner_num_trials} is ignored")  # fmt: skip
@@ -121,13 +127,13 @@ class DeepSpeed(Target):
 
         if config_space.config_of(job) is None:
             raise AutoscoutError(
-                "this job has no script to run: `autoscout space` and `autoscout explain` work on it; to tune, give "
-                'launch.command and launch.render = [{ from = "ds_config.json", … }]',
+                "this job has no script to run, so only `autoscout space` and `autoscout explain` work on it; to "
+                'tune it, set launch.command and launch.render = [{ from = "ds_config.json", … }]',
                 2,
             )
         if not config_space.to_tune(job, config_space.read_config(job)):
             raise AutoscoutError(
-                'the ds_config has nothing to tune: give a setting as a list, such as "stage": [1, 2, 3], or as '
+                'the ds_config has nothing to tune: write a setting as a list, such as "stage": [1, 2, 3], or as '
                 '"auto"; `autoscout predict` works on it unchanged',
                 2,
             )

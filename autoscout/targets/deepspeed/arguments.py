@@ -47,8 +47,8 @@ def started(job: Job, configuration: Configuration, place: Place) -> Started:
     rendered = config_of(job)
     if rendered is None:
         raise AutoscoutError(
-            'there is no ds_config to tune: give launch.render = [{ from = "ds_config.json", to = '
-            '"{folder}/ds_config.json" }] and launch.command',
+            "there is no ds_config to tune: set launch.render = "
+            '[{ from = "ds_config.json", to = "{folder}/ds_config.json" }] and launch.command',
             2,
         )
     others = [r for r in job.launch.render if r is not rendered]

@@ -55,8 +55,8 @@ def prepared(job: Job, working: Path) -> tuple[Path, Path]:
         if found.overwrite and folder.exists():
             if strange:
                 raise AutoscoutError(
-                    f"autotuning.overwrite would delete {folder}, which holds no results of an autotuner; "
-                    f"name another folder",
+                    f"autotuning.overwrite would delete {folder}, which does not contain results of DeepSpeed's "
+                    "autotuner; name a different folder",
                     2,
                 )
             shutil.rmtree(folder)

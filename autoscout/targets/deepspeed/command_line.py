@@ -31,8 +31,8 @@ _HOSTS = (
 )
 _OTHERS = ("deepspeed", "accelerate", "srun", "mpirun", "mpiexec")
 _BY_SLURM = (
-    "launch.command: srun starts the ranks, as in your line: run AutoScout where srun works, such as in an "
-    "allocation of these nodes, and put --kb on a disk that all nodes and their containers share"
+    "launch.command: srun starts the ranks, as in your launch line; run AutoScout where srun works (such as in "
+    "an allocation of these nodes), with --kb on a disk that all nodes and their containers share"
 )
 _NO_LOSS = (
     "launch.metrics: add the pattern of your script's loss, such as loss = 'loss: ([\\d.]+)'; it shows which "
@@ -74,7 +74,7 @@ def _job_on(
     found = ds_config.read(config)
     asked = settings(found, str(config))
     if not script.words:
-        raise AutoscoutError(f'{config}: name the script that uses it: --script "train.py …"', 2)
+        raise AutoscoutError(f'{config}: name the script that uses this ds_config: --script "train.py …"', 2)
     path = (completed or config).resolve()
     line = parts(script)
     if line.ranks_by_slurm:
@@ -174,8 +174,8 @@ def _not_equal(config: Config, counts: list[int], apart: int) -> list[str]:
         return []
     return [
         f"ds_config: DeepSpeed does not start with it on {ranks} ranks: {BATCH} {batch} is not {MICRO} {micro} × "
-        f"{STEPS} {steps} × {ranks}; experiments keep {batch} samples per step by changing the accumulation steps, so "
-        "correct whichever number is wrong"
+        f"{STEPS} {steps} × {ranks}; experiments keep {batch} samples per step by changing the accumulation "
+        "steps, so correct the number that is wrong"
     ]
 
 

@@ -61,7 +61,7 @@ def config_problems(job: Job, config: Config) -> Iterator[str]:
     found = settings(config)
     batch, own = job.traffic.global_batch, batch_of(msgspec.structs.replace(job, traffic=_no_batch(job)), config)
     if own and batch != own:
-        yield f"the ds_config trains {own} samples a step; write traffic.global_batch = {own}, or change the ds_config"
+        yield f"the ds_config trains {own} samples per step; set traffic.global_batch = {own}, or change the ds_config"
     for path in _NOT_CHOSEN:
         if isinstance(config.get(path), list):
             yield f"the ds_config lists several {path}: only the micro batch is tuned, with one train_batch_size"
@@ -79,7 +79,7 @@ def config_problems(job: Job, config: Config) -> Iterator[str]:
     if not 0 < found.mp_size <= job.devices:
         yield f"autotuning.mp_size = {found.mp_size}, but the job has {job.devices} devices"
     elif (shared := modelled.ranks_of_a_model(job, found.mp_size)) > job.devices:
-        yield f"the line splits its model over {shared} ranks, but the job has {job.devices} devices"
+        yield f"the launch line splits the model over {shared} ranks, but the job has {job.devices} devices"
 
 
 def takes_auto(job: Job) -> bool:

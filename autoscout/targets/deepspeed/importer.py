@@ -64,13 +64,15 @@ def _row(folder: Path, root: Path, job: Job) -> Row:
         return Row(where, cells, f"its train_batch_size {batch!r} is not a whole number")
     wanted = job.traffic.global_batch
     if wanted and batch and batch != wanted:
-        return Row(where, cells, f"trains {batch} samples a step, but the job {wanted}")
+        return Row(where, cells, f"the run trains {batch} samples per step, but the job trains {wanted}")
     measured = {f"deepspeed_{name}": value for name, value in metrics.items() if isinstance(value, int | float)}
     throughput = metrics.get("throughput")
     if isinstance(throughput, int | float) and throughput > 0:
         measured["samples_per_s"] = throughput
         if not batch:
-            return Row(where, {**cells, **measured}, 'its batch sizes are "auto": nothing gives the samples of a step')
+            return Row(
+                where, {**cells, **measured}, 'its batch sizes are "auto", so the number of samples per step is unknown'
+            )
         measured["step_time_s"] = batch / throughput
         measured["tokens_per_s"] = throughput * job.traffic.seq_len
     elif not measured:
@@ -80,7 +82,7 @@ def _row(folder: Path, root: Path, job: Job) -> Row:
 
 def _config(folder: Path) -> dict[str, Any]:
     """Returns the configuration from ds_config.json; from exp.json if ds_config.json is missing or truncated."""
-    problem: Exception = AutoscoutError("is not a configuration of DeepSpeed")
+    problem: Exception = AutoscoutError("the file is not a configuration of DeepSpeed")
     for name in ("ds_config.json", "exp.json"):
         try:
             found = door.parsed_json((folder / name).read_text())
@@ -125,7 +127,7 @@ def _failure(folder: Path) -> dict[str, str]:
     if _OUT_OF_MEMORY.search(log):
         return {"status": "oom", "evidence": "out of memory"}
     if _INTERRUPTED.search(log):
-        return {"status": "", "evidence": "was interrupted before it measured anything"}
+        return {"status": "", "evidence": "the run was interrupted before it measured anything"}
     last = next((found[0] for found in reversed(list(_FAILED.finditer(log)))), "")
     return {"status": "error", "evidence": last or "left no metrics.json"}
 

@@ -59,8 +59,8 @@ def runs_in(found: LineParts, nodes: int) -> tuple[list[str], list[str]]:
     container = " ".join(_of_container(outer))
     if container and nodes > 1:
         return [*inner.words], [
-            f"launch.command_prefix: experiments do not run in srun's container ({container}); write the command that "
-            "enters it on a node, such as ['apptainer', 'exec', '--nv', 'IMAGE']"
+            f"launch.command_prefix: experiments do not run in srun's container ({container}); write the command "
+            "that enters the container on a node, such as ['apptainer', 'exec', '--nv', 'IMAGE']"
         ]
     if inner.first in RUN:
         inner = repeatable(inner)

@@ -45,9 +45,9 @@ def judged(found: Measurement, folder: Path, compiled: Path) -> Measurement:
         for lock in locks:
             lock.unlink(missing_ok=True)
         why = (
-            f"launch.timeout_s expired while DeepSpeed compiled its operator {locks[0].parent.name}, which happens "
-            f"only once: raise the limit, or run the command once yourself; the lock left in {locks[0].parent} was "
-            "removed"
+            f"launch.timeout_s expired while DeepSpeed compiled its operator {locks[0].parent.name}, which "
+            "happens only once: raise launch.timeout_s, or run the command once yourself; the lock left in "
+            f"{locks[0].parent} was removed"
         )
         return msgspec.structs.replace(found, status="infrastructure", evidence=why)
     if found.status == "ok" and (why := ignored(folder)):
@@ -82,8 +82,8 @@ def ignored(folder: Path) -> str:
         asked, does = ds_config.at(wanted, path), ds_config.at(trained, path)
         if asked is not None and does != asked:
             return (
-                f"the script trains with {path} = {json.dumps(does)}, but was given {json.dumps(asked)}: it ignores "
-                "the ds_config of its command line; pass the ds_config to deepspeed.initialize"
+                f"the script trains with {path} = {json.dumps(does)}, but AutoScout set {json.dumps(asked)}: the "
+                "script ignores the ds_config of its command line; pass that ds_config to deepspeed.initialize"
             )
     return ""
 

@@ -37,7 +37,10 @@ class Megatron(Target):
 
     def problems(self, job: Job) -> Iterator[str]:
         if job.model.experts and job.model.bias:
-            yield "model.bias = true with experts fails or trains wrong in Megatron-core 0.16.1; write bias = false"
+            yield (
+                "model.bias = true with experts fails or trains incorrectly in Megatron-core 0.16.1; set "
+                "model.bias = false"
+            )
         from autoscout.targets.megatron import finetuning
 
         yield from finetuning.finetuning_problems(job)
@@ -67,7 +70,9 @@ class Megatron(Target):
                 "[launch]; predictions for a job without it assume attention and losses without fused kernels"
             )
         if device_kind(job) == "cuda" and job.model.dtype == "fp32":
-            notes.append("model.dtype = 'fp32': on GPUs that is several times slower than bf16; leave it out for bf16")
+            notes.append(
+                "model.dtype = 'fp32': on GPUs, fp32 is several times slower than bf16; remove model.dtype to use bf16"
+            )
         return [*notes, *(launched(JobSpace.of_job(job), job)[1] if job.launch.current else [])]
 
     def catalog(self, job: Job) -> "Catalog":
@@ -92,7 +97,10 @@ class Megatron(Target):
         if knob.sets.startswith((*CLASSES, "--", "env:")):
             return ""
         ways = ", ".join(f"{name}…" for name in CLASSES)
-        return f"sets = '{knob.sets}', but Megatron-core takes your own knobs only as {ways}, a flag --… or env:…"
+        return (
+            f"sets = '{knob.sets}', but Megatron-core accepts your own knobs only as {ways}, as a flag (--…) or "
+            "as a variable (env:…)"
+        )
 
     def recognises(self, line: "Line") -> dict[str, Any] | None:
         from autoscout.targets.megatron.from_line import job_of_line
@@ -111,7 +119,7 @@ class Megatron(Target):
             id="H2",
             holds=" and ".join(f"{kind} % tp == 0" for kind in kinds),
             reason="a tensor parallel group of {tp} would contain two kinds of device",
-            source="one step of a group waits for its slowest rank after every layer",
+            source="all ranks of a group wait for the slowest one after every layer",
             checked="ours",
         )
         return [groups]

@@ -87,7 +87,7 @@ def flags(job: Job, configuration: Configuration) -> Flags:
     `mbs`, or a knob without a flag."""
     knobs = configuration.knobs
     if "mbs" not in knobs:
-        raise AutoscoutError("a Megatron configuration needs the knob mbs (micro batch size)", 2)
+        raise AutoscoutError("a Megatron configuration needs a value of the knob mbs (micro batch size)", 2)
     found: Flags = {
         **_model(shape(job.model)),
         **_kernels(job),

@@ -64,7 +64,7 @@ def fit(job: Job, version: str) -> seams.SeamFit | None:
         engine=f"{build}{PACKAGE} {version}",
         known=known is not None,
         names=len(names),
-        unfit=[f"its import needs {name}, which is not installed there" for name in missing],
+        unfit=[f"its import needs {name}, which is not installed in that interpreter" for name in missing],
         tried=True,
     )
     if missing:
@@ -113,6 +113,6 @@ def ready(job: Job, version: str) -> str:
     folder = Path(tempfile.mkdtemp(prefix="autoscout-rehearsal-"))
     ran = rehearsed(job, folder)
     if ran.status != "ok":
-        raise AutoscoutError(f"{found.verdict}, but two layers do not train on it: {ran.evidence}", 2)
+        raise AutoscoutError(f"{found.verdict}, but a test training of two layers failed: {ran.evidence}", 2)
     shutil.rmtree(folder, ignore_errors=True)  # keep the logs after a failure, because the error message names them
     return f"{found.verdict}, and two layers trained on it"

@@ -77,8 +77,8 @@ def checkout(path: Path) -> dict[str, str]:
         script = environment.hash_of([path / SCRIPT, *sorted((path / "megatron" / "training").glob("*.py"))])
     except OSError as error:
         raise AutoscoutError(
-            f"launch.path: {path} is not a readable checkout of Megatron-LM ({error.filename}: "
-            f"{error.strerror}); name the folder of its {SCRIPT}, or leave launch.path out to train with our own loop",
+            f"launch.path: {path} is not a readable checkout of Megatron-LM ({error.filename}: {error.strerror}); "
+            f"name the folder of its {SCRIPT}, or remove launch.path to train with AutoScout's own loop",
             2,
         ) from error
     return {"megatron-core": version, "megatron-lm": script}
@@ -90,7 +90,7 @@ def _unfused(job: Job, installed: bool, interpreter: str) -> str:
     if job.launch.transformer_engine and installed:
         return ""
     if installed:
-        return f"{interpreter}: has Transformer Engine; write transformer_engine = true under [launch] to run with it"
+        return f"{interpreter}: Transformer Engine is installed; set launch.transformer_engine = true to use it"
     return (
         f"{interpreter}: has no Transformer Engine, and the fastest configuration without its fused kernels may not "
         "be the fastest with them; install it there (`pip install transformer-engine[pytorch]`) and write "
@@ -105,7 +105,11 @@ def launcher(job: Job) -> str:
 
     Errors: AutoscoutError for "warm" with the user's Megatron-LM, or for a launcher that only serving jobs have."""
     if job.launch.launcher == "warm" and job.launch.path:
-        raise AutoscoutError('launch.launcher: "warm" loads another Megatron-core than the one in launch.path', 2)
+        raise AutoscoutError(
+            'launch.launcher: "warm" would load a different Megatron-core from the one in launch.path; write '
+            '"torchrun"',
+            2,
+        )
     if job.launch.launcher in ("serve", "reuse"):
         raise AutoscoutError(f'launch.launcher: "{job.launch.launcher}" is for serving; write "warm" or "torchrun"', 2)
     if job.launch.launcher != "auto":

@@ -62,7 +62,7 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
     if "--deepspeed" in flags:
         raise AutoscoutError(
             "the line trains with DeepSpeed (--deepspeed), to which Megatron-core's knobs do not apply; omit "
-            "--target, or write its [model] and target = 'megatron'",
+            "--target, or write a job file with [model] and target = 'megatron'",
             2,
         )
     if lacking := [flag for flag in list(_SHAPE.values())[:3] if not whole_number(flags, flag)]:
@@ -88,7 +88,8 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
     if "--sft" in flags:
         found["task"] = "finetune"
         notes.append(
-            "traffic.lengths: the tokens of your conversations: a file of them, or quantiles such as [50, 300, 2000]"
+            "traffic.lengths: write the lengths of your conversations in tokens, as a file or as quantiles "
+            "such as [50, 300, 2000]"
         )
     if allow := asked_for(flags):  # knobs that also affect numerical results
         fixed = {"fix": {"fp8": (flags.get("--fp8-recipe") or [RECIPE])[0]}} if "fp8" in allow else {}
@@ -138,8 +139,8 @@ def _cluster(line: Line, counts: list[int], notes: list[str]) -> dict[str, Any]:
     """Returns the entries of [cluster] other than the nodes."""
     if line.first not in _STARTS:
         notes.append(
-            f"launch.command_prefix: the command that starts Python inside '{line.words[0]}', if experiments have "
-            "to run there"
+            f"launch.command_prefix: write the command that starts Python inside '{line.words[0]}', if "
+            "experiments have to run there"
         )
     if len(counts) < 2:
         return {}
@@ -153,18 +154,23 @@ def _traffic(given: Flags, counts: list[int], notes: list[str]) -> dict[str, int
     ranks = sum(counts) if all(counts) else 0
     split = math.prod(whole_number(given, flag) or 1 for flag in _DEGREES)
     if ranks % split:
-        notes.append(f"cluster: the line's tp × pp × cp is {split}, but it starts {ranks} ranks; name all nodes")
+        notes.append(
+            f"cluster: the launch line's tp × pp × cp is {split}, but the line starts {ranks} ranks; write all "
+            "nodes into cluster.nodes"
+        )
     length = whole_number(given, "--seq-length")
     if not length:
         length = _USUAL
-        notes.append(f"traffic.seq_len: {length} tokens are assumed; the line gives no number for --seq-length")
+        notes.append(
+            f"traffic.seq_len: {length} tokens are assumed, because the launch line gives no number for --seq-length"
+        )
     found = {"seq_len": length}
     batch = whole_number(given, "--global-batch-size")
     if batch is None and not {*_unread(given, ("--global-batch-size", "--micro-batch-size", *_DEGREES))}:
         batch = (whole_number(given, "--micro-batch-size") or 1) * (ranks // split)
     if batch:
         return {**found, "global_batch": batch}
-    notes.append("traffic.global_batch: the samples of a step, which the line does not give")
+    notes.append("traffic.global_batch: write the samples per step, because the launch line does not give them")
     return found
 
 
@@ -178,7 +184,10 @@ def _checkout(script: str, notes: list[str]) -> str:
     folder = Path(script).resolve().parent
     if (folder / "megatron").is_dir():
         return str(folder)
-    notes.append("launch.path: the folder of your Megatron-LM, to run its script; without it our own loop trains")
+    notes.append(
+        "launch.path: write the folder of your Megatron-LM to train with its script; without launch.path, "
+        "AutoScout's own loop trains"
+    )
     return ""
 
 

@@ -149,7 +149,7 @@ def _row(where: str, run: _Run, job: Job, space: Space, whole: Space) -> Row:
     if run.not_finite:
         return Row(where, {**cells, "status": "wrong", "evidence": "lm loss is not finite"})
     if len(run.times) < 2:
-        return Row(where, cells, f"logs {len(run.times)} iterations; at least 2 are needed")
+        return Row(where, cells, f"the run logs {len(run.times)} iterations, but at least 2 are needed")
     step = statistics.median(run.times[1:])
     measured = {"step_time_s": step, "tokens_per_s": tokens_of_step(job.traffic) / step if step else 0.0}
     if run.memory:
@@ -165,7 +165,7 @@ def _another_job(arguments: dict[str, str], job: Job) -> str:
         wanted["global_batch_size"] = job.traffic.global_batch
     for argument, value in wanted.items():
         if argument in arguments and arguments[argument] != str(value):
-            return f"belongs to another job: {argument} {arguments[argument]}, not {value}"
+            return f"the run is of a different job: its {argument} is {arguments[argument]}, not {value}"
     return ""
 
 
@@ -194,7 +194,7 @@ def _knobs(arguments: dict[str, str], job: Job, space: Space, whole: Space) -> t
             return cells, f"has {' '.join([wrong, *given[wrong]])}, which is not in this job's space"
     batch = given.get(_BATCH, [""])[0]
     if job.traffic.lengths and batch and batch != str(there[_BATCH]):
-        return cells, f"belongs to another job: global_batch_size {batch}, not {there[_BATCH]}"
+        return cells, f"the run is of a different job: its global_batch_size is {batch}, not {there[_BATCH]}"
     if arguments.get("tp_comm_overlap_cfg", "None") != "None":
         cells.pop("tp_comm", None)  # the log has only the name of the file with this knob's value
     return cells, ""

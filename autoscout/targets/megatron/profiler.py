@@ -166,7 +166,9 @@ class MegatronProfiler:
         if (measurement := measured(folder)) is not None:
             return measurement, cost
         if os.EX_CANTCREAT in outcome.codes.values():
-            raise AutoscoutError(f"{folder}: the ranks cannot write there (disk full, or not the target's disk)")
+            raise AutoscoutError(
+                f"{folder}: the ranks cannot write to this folder (disk full, or a disk that the ranks do not see)"
+            )
         status, evidence = failures.classify(outcome, folder, limit_s, failures.oom_kills() - kills)
         failed = _failed(about.configuration, about.name, status, evidence)
         lost = {failures.HOST_LOST: 1.0} if outcome.lost else {}

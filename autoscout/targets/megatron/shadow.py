@@ -229,8 +229,9 @@ def versions_of(python: list[str]) -> dict[str, str]:
     for package in ("torch", "megatron-core"):
         if package not in found:
             raise AutoscoutError(
-                f"{' '.join(python)}: has no {package}, but a shadow runs the framework's own code; install it there "
-                f"(`pip install torch megatron-core==0.16.1`, no GPU needed) or name an interpreter in launch.python",
+                f"{' '.join(python)}: has no {package}, but a shadow run (the framework's own code without a GPU) "
+                "needs it; install it there (`pip install torch megatron-core==0.16.1`, no GPU needed) or name "
+                "an interpreter in launch.python",
                 2,
             )
     return {name: str(found[name]) for name in _PACKAGES if name in found}

@@ -46,7 +46,8 @@ def from_parts(asked: ShadowAsked) -> Shadow:
         if broken := next((r for r in found if r.verdict != "starts"), None):
             why = f"{broken.type} {broken.message[:200]}" if broken.type else broken.verdict
             raise AutoscoutError(
-                f"a part of {asked.name} was not traced: {why}; `autoscout shadow` without --parts traces it"
+                f"a part of {asked.name} was not traced: {why}; `autoscout shadow` without --parts traces the "
+                "whole configuration"
             )
         joined = []
         for stage in of:

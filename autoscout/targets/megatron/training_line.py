@@ -85,14 +85,17 @@ def training_line_problems(job: Job) -> Iterator[str]:
         yield f"launch.current {why}"
     for flag in _OF_KNOBS:
         if any(re.search("[$`]", word) for word in given.get(flag, ())):
-            yield f"launch.current has {flag} {' '.join(given[flag])}; write its value, because no shell fills it in"
+            yield (
+                f"launch.current has {flag} {' '.join(given[flag])}; write the value, because no shell expands "
+                "variables here"
+            )
     of_job = flags(job, Configuration({"mbs": 1}))
     yield from current_launch.contradictions(given, {flag: of_job[flag] for flag in _WORKLOAD if flag in of_job})
     yield from _parts(job, given, of_job)
     if "--sft" in given and job.task != "finetune":
         yield (
-            "launch.current trains on conversations (--sft), with one sequence per micro batch: write task = "
-            "'finetune' and their traffic.lengths"
+            "launch.current trains on conversations (--sft), with one sequence per micro batch; set task = "
+            "'finetune', and traffic.lengths to the lengths of the conversations"
         )
     nodes, each = (next((given[f][0] for f in names if given.get(f)), "") for names in (_NODES, _EACH))
     if each.isdigit() and (nodes or "1").isdigit() and int(nodes or 1) * int(each) != job.devices:

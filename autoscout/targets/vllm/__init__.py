@@ -64,16 +64,16 @@ class Vllm(Target):
         counted = job.traffic.requests or job.traffic.concurrency  # each user of a closed loop sends several requests
         if device_kind(job) == "cuda" and job.launch.measure_s < _SHORT_S and not counted:
             notes.append(
-                f"launch.measure_s = {job.launch.measure_s:g}: if answers take seconds, such a short load consists "
-                "mostly of its beginning and end, and does not match predictions for steady load; write measure_s = "
-                f"{SERVED_S}"
+                f"launch.measure_s = {job.launch.measure_s:g} is too short if answers take seconds: the load "
+                "would consist mostly of its beginning and end, unlike the steady load that predictions assume; "
+                f"set launch.measure_s = {SERVED_S}"
             )
         space = JobSpace.of_job(job)
         gib = space.attributes["weights_gib"]
         if not job.launch.model_path and gib > _LARGE_GIB and not why_not_made(job):
             notes.append(
-                f"launch.model_path is not set: {gib:.0f} GiB of random weights would be made in memory and stored in "
-                "~/.cache/autoscout; to avoid that, give the model's folder"
+                f"launch.model_path is not set: {gib:.0f} GiB of random weights would be made in memory and "
+                "stored in ~/.cache/autoscout; to avoid that, set launch.model_path to the model's folder"
             )
         if gone := unknown_flags(job):
             notes.append(

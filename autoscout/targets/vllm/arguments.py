@@ -216,7 +216,7 @@ def why_not_made(job: Job) -> str:
     if not other:
         return ""
     here = f"{job.name}: a model with {other} is not made with random weights here"
-    return f"{here}; name the folder of one in launch.model_path"
+    return f"{here}; set launch.model_path to the folder of such a model"
 
 
 def _is_default(name: str, value: Value) -> bool:

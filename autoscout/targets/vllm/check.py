@@ -44,7 +44,9 @@ def serving(job: Job, found: Launch, form: str) -> Iterator[tuple[int, float, Pa
     wanted, seen = max(found.devices, default=0), len(gpus.look())
     if device_kind(job) == "cuda" and seen < wanted:
         shows = f"this machine shows {seen or 'no'} GPU{'s' * (seen > 1)}"
-        raise AutoscoutError(f"{found.name}: {shows}, but each of its nodes needs {wanted}; check it on one", 2)
+        raise AutoscoutError(
+            f"{found.name}: {shows}, but each node of the export needs {wanted}; run --check on such a node", 2
+        )
     port = processes.free_port()
     model = model_folder(job)
     python = Path(job.launch.python or sys.executable)

@@ -46,7 +46,9 @@ def audit(job: Job | None, seed: int = 0) -> Audit:
         # raises an error with the reason if the engine cannot be used
         ask(target_python(job), {"config": {}, "gpu": None, "launches": []})
         python = " ".join(target_python(job))
-        raise AutoscoutError(f"{python}: {installed.SILENT.format('vllm')}; name another in launch.python", 2)
+        raise AutoscoutError(
+            f"{python}: {installed.SILENT.format('vllm')}; set launch.python to a different interpreter", 2
+        )
     job = job if given_job else _open(job, found)
     space, version = JobSpace.of_job(job), release_of(found.version)
     by = {rule.id: f"{rule.id}, checked by {rule.checked}" for rule in space.rules}

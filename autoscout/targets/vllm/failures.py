@@ -45,7 +45,7 @@ def classify(outcome: RunOutcome, folder: Path, timeout_s: float, oom_kills: int
     """Returns (status, evidence) of an experiment without a complete result. `oom_kills`: number of processes that the
     kernel killed for lack of memory."""
     if outcome.stopped:
-        return "killed", "stopped by AutoScout before it ended"
+        return "killed", "AutoScout stopped the run before it ended"
     errors = results.errors(folder)
     if errors:
         return _of_error(errors[0], folder)

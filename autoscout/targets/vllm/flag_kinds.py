@@ -34,7 +34,7 @@ def not_had(line: Line) -> str:
         return ""
     return (
         f"has {listed(found)}, which serves something other than generated text; target = 'vllm' has no load for "
-        "that, so tune the line unchanged with target = 'command' and a load of your own"
+        "that, so set target = 'command' and use your own load generator"
     )
 
 
@@ -57,7 +57,7 @@ def notes(job: Job) -> list[str]:
     strange = [name for name in unknown(PROGRAM, given) if name.startswith("--") and name not in job.launch.neutral]
     found = [*_otherwise(job)]
     if unpredicted:
-        found.insert(0, f"predictions leave out {listed(unpredicted)}, which experiments and exports keep")
+        found.insert(0, f"predictions ignore {listed(unpredicted)}, but experiments and exports keep them")
     return found + unnamed(
         "vLLM", strange, "exported as you wrote it, and measured if the installed version accepts it"
     )

@@ -100,7 +100,8 @@ def launch(job: Job, configuration: Configuration, found: Launch) -> Launch:
     if found.nodes > 1:
         raise AutoscoutError(
             f"{KNOB} = {configuration.knobs[KNOB]}: engines on {found.nodes} nodes cannot be exported together; "
-            "export a configuration for one node, start it on each, and name all servers in --worker-urls",
+            "export a configuration for one node, start it on each node, and list all servers in the router's "
+            "--worker-urls",
             2,
         )
     of_server = {

@@ -18,7 +18,9 @@ def yaml(found: Launch) -> str:
     file. (JSON scalars are valid YAML scalars.) Errors: AutoscoutError (exit 2) for servers that differ."""
     if len({one.name for one in found.servers}) > 1:
         raise AutoscoutError(
-            "servers that read prompts and servers that answer cannot share one file; use another --format", 2
+            "this format cannot contain both the servers that read prompts and those that generate answers; "
+            "use a different --format",
+            2,
         )
     found = found.servers[0] if found.servers else found
     lines = [*heading(found), *comments(*(f"needs in the environment: {k}={v}" for k, v in found.environment.items()))]
@@ -54,7 +56,7 @@ def k8s(found: Launch) -> str:
     the router. The processes of an engine share memory through /dev/shm. Errors: AutoscoutError (exit 2) for a server
     on several nodes."""
     if found.nodes > 1:
-        raise AutoscoutError("no Deployment can span several nodes; use --format command or slurm", 2)
+        raise AutoscoutError("a Kubernetes Deployment cannot span several nodes; use --format command or slurm", 2)
     lines = heading(found)
     if not found.servers:
         lines += [*_k8s_servers(found, _name(found), 0), *_k8s_service(_name(found), "")]
@@ -141,9 +143,9 @@ def compose(found: Launch) -> str:
     """Returns a compose file with services on the first GPUs of one machine: one service for each server, and one for
     the router. Errors: AutoscoutError (exit 2) for a server on several nodes."""
     if found.nodes > 1:
-        raise AutoscoutError("no compose service can span several nodes; use --format command or slurm", 2)
+        raise AutoscoutError("a Compose service cannot span several nodes; use --format command or slurm", 2)
     name = _name(found)
-    lines = [*heading(found), *comments("add: the volumes that your models are in"), "services:"]
+    lines = [*heading(found), *comments("add the volumes that contain your models"), "services:"]
     if not found.servers:
         return "\n".join([*lines, *_compose_server(found, name, None)]) + "\n"
     urls, first = [], 0

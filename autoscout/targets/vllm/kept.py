@@ -43,7 +43,7 @@ _GO_WITH = {
         "--data-parallel-address joins engines that each run on one node's {node_gpus} devices, and tp {tp} with pp "
         "{pp} takes more",
     ),
-    "enable_eplb": ("ep", "--enable-eplb balances whole experts over devices: it needs ep on two devices or more"),
+    "enable_eplb": ("ep", "--enable-eplb balances whole experts over devices, so it needs ep on at least two devices"),
 }
 
 

@@ -235,12 +235,14 @@ def of_search(measured: dict[str, Any], found: dict[str, float]) -> str:
     lowest rate. "" if there are none."""
     parts = [measured["note"]] if measured.get("note") else []
     if not measured["max_rate"]:
-        lowest = f"at the lowest that was tried, {min(step['rate'] for step in measured['tried']):.3g} per second"
+        lowest = f"at the lowest rate that was tried, {min(step['rate'] for step in measured['tried']):.3g} per second"
         where = "of requests that were alone on the server" if measured.get("alone") else lowest
         felt = ", ".join(f"{name} {found[name]:.4g}" for name in ("ttft_p99_ms", "tpot_p99_ms", "e2el_p99_ms"))
-        none = "no request rate meets the limits"
+        none = "no request rate meets the latency limits"
         if measured.get("early"):
-            none = "time ended the search before a request rate met the limits (raise launch.timeout_s)"
+            none = (
+                "the time limit ended the search before a request rate met the latency limits (raise launch.timeout_s)"
+            )
         parts.insert(0, f"{none}: {where}: {felt}")
     return "; ".join(parts)
 

@@ -29,9 +29,9 @@ def position_problems(job: Job) -> Iterator[str]:
     if (length := longest(job)) > reach:
         yield (
             f"the longest request takes {length} tokens, prompt and answer in whole blocks, but the model in "
-            f"launch.model_path has positions for {reach}, so vLLM refuses to start; make requests shorter in "
-            "[traffic] (or in --max-model-len of launch.current), or scale the positions by --hf-overrides in "
-            "launch.current"
+            f"launch.model_path has positions for {reach}, so vLLM refuses to start; reduce the lengths in "
+            "[traffic] (or --max-model-len in launch.current), or scale the model's positions with "
+            "--hf-overrides in launch.current"
         )
 
 

@@ -32,7 +32,9 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement
 _WORKER = Path(__file__).parent / "worker"
 _ENDING = 0.05  # fraction of an experiment's time limit that is reserved for ending it
 _IN_PROCESS = {"VLLM_LOGGING_LEVEL": "WARNING"}
-_REMEDY = "`make .venv-vllm/ready` installs one for CPUs, `pip install vllm` one for GPUs; name it in launch.python"
+_REMEDY = (
+    "`make .venv-vllm/ready` installs vLLM for CPUs, `pip install vllm` for GPUs; set launch.python to that interpreter"
+)
 
 
 class VllmProfiler:
@@ -197,8 +199,9 @@ class VllmProfiler:
         if kind == "cuda" and found["vllm"].endswith("+cpu"):
             wanted = " + ".join(f"{node.count} {node.device}" for node in job.cluster.nodes)
             raise AutoscoutError(
-                f"{interpreter}: its vLLM {found['vllm']} is a build for CPUs, but the job has {wanted}; "
-                "`pip install vllm` in another environment installs one for GPUs; name it in launch.python",
+                f"{interpreter}: its vLLM {found['vllm']} is a build for CPUs, but the job has {wanted}; install "
+                "vLLM for GPUs in a different environment (`pip install vllm`), and set launch.python to its "
+                "interpreter",
                 2,
             )
         if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found), devices.memory_of(found))):
@@ -208,7 +211,7 @@ class VllmProfiler:
             if knob in asked and package not in found:
                 raise AutoscoutError(
                     f"{interpreter}: [space] allows {knob}, which needs the package {package} there; install it "
-                    f"(`{python[-1]} -m pip install {package}`), or drop {knob} from [space]",
+                    f"(`{python[-1]} -m pip install {package}`), or remove {knob} from [space]",
                     2,
                 )
         unused = {package for knob, package in fleet_servers.NEEDS.items() if knob not in asked}

@@ -63,12 +63,12 @@ class Reuse:
         if changed:
             blamed = min(changed, key=changed.__getitem__)
             self.refused[blamed] = problem
-            problem += f"; from now on each value of {blamed} gets a new engine"
+            problem += f"; each further value of {blamed} gets a new engine"
         return problem
 
     def _differ(self, reused: Measurement, fresh: Measurement) -> str:
         if reused.status != fresh.status:
-            return f"a reused engine: {reused.status} ({reused.evidence}); a fresh one: {fresh.status}"
+            return f"status {reused.status} ({reused.evidence}) on a reused engine, but {fresh.status} on a fresh one"
         if reused.status != "ok":
             return ""
         metric = self._job.objective.metric

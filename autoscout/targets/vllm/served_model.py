@@ -44,8 +44,8 @@ def random_model(job: Job) -> str:
             )
         except subprocess.TimeoutExpired as error:
             raise AutoscoutError(
-                f"{folder}: a model with random weights was not made within {_LIMIT_S:.0f} s; "
-                f"name the model's own folder in launch.model_path"
+                f"{folder}: a model with random weights was not made within {_LIMIT_S:.0f} s; set "
+                "launch.model_path to the model's own folder"
             ) from error
         if done.returncode:
             output = done.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1]
@@ -77,7 +77,9 @@ def model_of(job: Job) -> str:
         f"{key} {config[key]} (the job: {value})" for key, value in wanted.items() if config.get(key, value) != value
     ]
     if other:
-        raise AutoscoutError(f"launch.model_path = '{path}' is another model than the job's: {', '.join(other)}", 2)
+        raise AutoscoutError(
+            f"launch.model_path = '{path}' contains a different model from [model]: {', '.join(other)}", 2
+        )
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
     with contextlib.suppress(OSError):
         for file in sorted(path.glob("*.safetensors")):

@@ -70,7 +70,7 @@ def job_of_server(given: Line) -> dict[str, Any] | None:
     if draft := _draft_of(flags):
         launch["draft"] = draft
     if "--headless" in flags:
-        notes.append("launch.current: --headless is for nodes other than the first; write the first node's line")
+        notes.append("launch.current: --headless is for nodes other than the first; write the first node's command")
     before, program = _before(given.of(words[:start]))
     if before and Path(before[0]).name in (*CONTAINERS, "srun"):
         launch |= {"command_prefix": before, "python": "python3"}
@@ -84,7 +84,10 @@ def job_of_server(given: Line) -> dict[str, Any] | None:
     traffic = _traffic_of(given.of(words[loads:]), _whole(flags, "--max-model-len"), notes)
     users, admitted = GUESSED["concurrency"], _whole(flags, "--max-num-seqs")
     if loads == len(words) and admitted > users:
-        notes.append(f"traffic.concurrency: the line admits {admitted} requests at once; {users} users is a guess")
+        notes.append(
+            f"traffic.concurrency: {users} users is a guess, because the launch line only limits concurrent "
+            f"requests to {admitted}; write your own number"
+        )
     made = {
         "name": as_name(Path(named).name, "server"),
         "task": "serve",
@@ -176,11 +179,16 @@ def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str,
         return {"from": str(config)}
     if known := published(named):
         otherwise = "" if len(known) > 1 else "; without it random weights of that shape are served"
-        where = f"{named} is not a folder here; name the model's" if named.startswith("/") else f"the folder of {named}"
+        where = (
+            f"{named} is not a folder on this machine; write the model's folder"
+            if named.startswith("/")
+            else f"the folder of {named}"
+        )
         notes.append(f"launch.model_path: {where}{otherwise}")
         return known
     notes.append(
-        f"model: put the config.json of {named or 'your model'} next to this file, its folder into launch.model_path"
+        f"model: put the config.json of {named or 'your model'} next to this file, and set launch.model_path "
+        "to the model's folder"
     )
     return {"from": "config.json"}
 

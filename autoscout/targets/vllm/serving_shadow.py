@@ -220,7 +220,11 @@ def _some_left(roles: Sequence[str], losses: Sequence[tuple[float, int]]) -> Non
     does = {"both": "answers", "answers": "answers", "reads": "reads prompts"}
     for role in roles:
         if all(number in lost for number, of in enumerate(roles) if of == role):
-            raise AutoscoutError(f"--lose ends all {roles.count(role)}, but one engine that {does[role]} must stay", 2)
+            raise AutoscoutError(
+                f"--lose would end all {roles.count(role)} engines of one kind, but at least one engine that "
+                f"{does[role]} must remain",
+                2,
+            )
 
 
 def _summarised(asked: ShadowAsked, found: ServedTrace, versions: dict[str, str], known: bool) -> ServingShadow:
@@ -287,10 +291,14 @@ def starved(found: ServedTrace) -> str:
     reading = sum(e.busy for e in reads) * found.passes[-1]["duration_s"] / read * 1e3
     each = (
         f"a prompt waits {for_reading:.4g} ms for an engine that reads it, and reading takes {reading:.4g} ms; "
-        f"sending its cache takes {sending:.4g} ms, and it waits {for_answering:.4g} ms for an engine that answers"
+        f"sending its cache takes {sending:.4g} ms, and it waits {for_answering:.4g} ms for an engine that "
+        "generates answers"
     )
     if for_reading > max(reading, sending + for_answering):
-        return f"engines that answer are idle because those that read are too slow and need more devices: {each}"
+        return (
+            "engines that generate answers are idle, because the engines that read prompts are too slow and need "
+            f"more devices: {each}"
+        )
     return each
 
 
@@ -307,7 +315,7 @@ def _left_idle(found: ServedTrace) -> str:
     waits = most.waited / most.begun * 1e3
     return (
         f"the router starves engine {idle}: it gets {least.begun} of {total} requests (an even share is "
-        f"{total / len(kept):.4g}), and those of engine {busiest} wait {waits:.4g} ms on average"
+        f"{total / len(kept):.4g}), and the requests of engine {busiest} wait {waits:.4g} ms on average"
     )
 
 
@@ -359,8 +367,8 @@ def _versions(python: list[str]) -> dict[str, str]:
     found = interpreter.probe([*python, str(WORKER / "probe.py"), "cpu"], shown)
     if "vllm" not in found:
         raise AutoscoutError(
-            f"{shown}: has no vLLM, but a shadow runs the engine's own code; `make .venv-vllm/ready` installs one for "
-            f"CPUs; name it in launch.python",
+            f"{shown}: has no vLLM, but a shadow run (the engine's own code without a GPU) needs it; `make "
+            ".venv-vllm/ready` installs one for CPUs; name it in launch.python",
             2,
         )
     return {package: found[package] for package in _PACKAGES if package in found}

@@ -147,7 +147,7 @@ def test_a_run_that_aborts_as_it_ends_after_its_summary_is_measured(summed_up, t
     found = run(summed_up("aborts"), tmp_path)
     assert (found.status, found.metrics["quality"]) == ("ok", 2.5), found.evidence
     assert (
-        "aborted while it ended, after everything was measured: terminate called without an active exception"
+        "aborted during its exit, after everything was measured: terminate called without an active exception"
         in found.evidence
     )
 

@@ -33,7 +33,7 @@ def test_a_micro_batch_and_its_accumulation_keep_todays_product(begun):
     pairs = values_of(job, "per_device_train_batch_size", "gradient_accumulation_steps")
     assert pairs == [(1, 8), (2, 4), (4, 2)]
     assert target_of(job).notes_on_job(job) == [
-        "no loss is read, so a configuration that computes something else goes unnoticed"
+        "no loss is read from the script's output, so a configuration that computes something else goes unnoticed"
     ]
 
 

@@ -85,8 +85,8 @@ def test_packed_samples_are_compared_by_tokens(begun):
     [
         ("axolotl train sft.yml", "batch_size: 16\n", "sft.yml: gives batch_size, which excludes gradient_accum"),
         ("axolotl train none.yml", "", "none.yml: cannot be read"),
-        ("axolotl train folder", "", "names no YAML file of settings"),
-        ("llamafactory-cli train --stage sft --per_device_train_batch_size 2", "", "names no YAML file of settings"),
+        ("axolotl train folder", "", "names no YAML file with settings"),
+        ("llamafactory-cli train --stage sft --per_device_train_batch_size 2", "", "names no YAML file with settings"),
     ],
 )
 def test_settings_that_cannot_be_had_are_one_sentence(begun, line, more, sentence):

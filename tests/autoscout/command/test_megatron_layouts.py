@@ -139,7 +139,7 @@ def test_a_job_without_a_model_divides_the_lines_layers_all_the_same(tmp_path):
 @pytest.mark.parametrize("flag", ["--tensor-model-parallel-size", "--context-parallel-size", "--num-layers"])
 def test_what_decides_a_layout_and_only_a_shell_knows_is_asked_for(tmp_path, flag):
     """tp ended in a ValueError, and two ranks a sequence were taken for one."""
-    with pytest.raises(AutoscoutError, match=f"launch.command has {flag} \\$N; write its value"):
+    with pytest.raises(AutoscoutError, match=f"launch.command has {flag} \\$N; replace \\$N with its value"):
         space_of(tmp_path, f"--global-batch-size 64 {flag} '$N'")
 
 
@@ -158,4 +158,4 @@ def test_a_global_batch_of_a_setting_keeps_the_samples_of_a_micro_batch(tmp_path
         (tmp_path / "job.toml").write_text(job_file(shlex.split(words), tmp_path)[0])
         job = load_job(tmp_path / "job.toml")
         assert job.launch.script == "megatron-bridge"
-        assert any("may change how many samples" in note for note in target_of(job).notes_on_job(job)) == warned
+        assert any("may change the number of samples" in note for note in target_of(job).notes_on_job(job)) == warned

@@ -158,7 +158,7 @@ def test_a_load_test_whose_requests_fail_is_no_result(tmp_path: Path):
     )
     status, evidence = despite(refused, preset("vllm-bench").failure) or ("", "")
     assert status == "error"
-    assert "it ended well, but printed: Failed requests: 3" in evidence
+    assert "the run ended with exit code 0, but printed: Failed requests: 3" in evidence
 
 
 def test_every_preset_that_is_called_proven_has_a_recorded_log():

@@ -118,7 +118,7 @@ def test_a_session_says_which_phase_the_gain_comes_from(tmp_path, monkeypatch):
 
 
 def test_a_shadow_of_an_iteration_is_refused(job):
-    with pytest.raises(AutoscoutError, match="samples answers, which fake tensors cannot do") as told:
+    with pytest.raises(AutoscoutError, match="samples answers, which needs real tensors") as told:
         target_of(job()).shadow(ShadowAsked(job(), JobSpace.of_job(job()).reference, "one", None, 1.0))
     assert told.value.exit_code == 2
 
@@ -190,7 +190,7 @@ def test_other_answers_are_compared_as_averages_and_older_ones_are_another_train
     assert check.compare(reference, measured([0.55, 0.2, 0.62, 0.1], norm=2.0, vllm=True)) == ""
     assert "reward of update 1" in check.compare(reference, measured([0.9, 0.02, 0.6, 0.1], vllm=True))
     older = measured([0.5, 0.02, 0.6, 0.1], lag=3.0, vllm=False)
-    assert "drawn up to 3 updates earlier" in check.compare(reference, older)
+    assert "generated up to 3 updates earlier" in check.compare(reference, older)
     stated = job(('"samples_per_s"\n[launch]', '"samples_per_s"\nconstraints = ["lag_updates <= 3"]\n[launch]'))
     assert target_of(stated).equivalence(stated).compare(reference, older) == ""
 

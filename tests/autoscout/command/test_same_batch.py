@@ -95,14 +95,14 @@ def test_megatron_pads_the_vocabulary_as_the_present_launch_does(written):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ([("global_batch = 32", "")], "knob 'mbs' changes how many samples a step has"),
+        ([("global_batch = 32", "")], "knob 'mbs' changes the number of samples per step"),
         (
             [("global_batch = 32", ""), ("size 2", "size 2 --gradient_accumulation_steps 4")],
-            "knob 'mbs' changes how many samples a step has",
+            "knob 'mbs' changes the number of samples per step",
         ),
         (
             [('"hf-trainer"', '"trl"'), ("run_clm.py", "sft.py")],
-            "knob 'packing' changes how many tokens a step has",
+            "knob 'packing' changes the number of tokens per step",
         ),
     ],
 )

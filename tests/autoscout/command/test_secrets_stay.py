@@ -83,7 +83,7 @@ def test_no_secret_is_written_shared_or_exported(tuned, tmp_path):
     assert "--api-key" in shared
     checked = call("export", name, "--kb", kb, "--check")
     assert isinstance(checked.exception, AutoscoutError)
-    assert "which is not stored" in str(checked.exception)
+    assert "because secrets are not stored" in str(checked.exception)
 
 
 def test_a_session_goes_on_with_the_job_file_that_has_its_secrets(tuned):

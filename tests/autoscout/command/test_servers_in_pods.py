@@ -49,4 +49,4 @@ def test_a_server_that_listens_everywhere_does_so_as_its_line_has_it(tmp_path):
 def test_who_starts_a_server_in_a_shell_is_told_where_it_has_to_listen(tmp_path):
     job, launch = launched(tmp_path, LINE)
     launch = msgspec.structs.replace(launch, program=["bash", "-c", f"{' '.join(LINE)} | tee log"])
-    assert "add: --host 0.0.0.0, the address on which the server has to listen" in written(job, launch, "k8s")
+    assert "add: --host 0.0.0.0, so that the server listens on all addresses" in written(job, launch, "k8s")

@@ -319,7 +319,7 @@ def test_gpt_neox_starts_all_of_its_nodes(begun, tmp_path, hosts, counts, unread
     text = NEOX.replace('"gradient_accumulation_steps": 2', '"train_batch_size": 64').replace("{", SEVERAL, 1)
     job, notes = begun("python deepy.py train.py big.yml", big_yml=text)
     assert [node.count for node in job.cluster.nodes] == counts
-    assert any("hosts cannot be read" in note for note in notes) == unread
+    assert any("the hosts of the launch line cannot be read" in note for note in notes) == unread
     assert not any("starts one of" in note for note in notes)
     if counts == [8, 8]:
         made = settings(job, JobSpace.of_job(job).reference, THERE)

@@ -98,8 +98,10 @@ def test_weights_have_the_bits_that_they_are_loaded_in(more: str, bytes_each: st
 
 def test_what_is_guessed_is_said() -> None:
     notes = job_of(Line((*CLM.split(), "--bf16")))["notes"]
-    assert "traffic.seq_len: 1024 tokens per sample are assumed; the line gives none" in notes
-    assert "model: weights are assumed to be in 16 bits; the line gives no --dtype" in notes
+    assert (
+        "traffic.seq_len: 1024 tokens per sample are assumed, because the launch line does not give the length" in notes
+    )
+    assert "model: weights are assumed to be in 16 bits, because the launch line gives no --dtype" in notes
     told = job_of(Line(("trl", "sft", "--model_name_or_path", "model", "--output_dir", "out")))["notes"]
     assert any(note.startswith("launch.current: write --gradient_checkpointing") for note in told)
 
@@ -115,7 +117,7 @@ def test_adapters_are_those_of_the_line() -> None:
     plain = written("trl sft --model_name_or_path model --output_dir out --lora_r 32").model
     assert plain.lora is None  # TRL has adapters only with --use_peft
     notes = job_of(Line(("trl", "sft", "--model_name_or_path", "model", "--lora_r", "32")))["notes"]
-    assert "model: all weights are assumed to be trained: the line has lora_r, but not use_peft" in notes
+    assert "model: all weights are assumed to be trained, because the launch line has lora_r, but not use_peft" in notes
 
 
 def test_settings_of_a_file_count_where_the_line_says_nothing(here: Path) -> None:

@@ -63,7 +63,7 @@ def test_what_a_file_in_a_container_says_is_asked_for(tmp_path):
     """The line was refused, though no file could be given."""
     text, notes = job_file(shlex.split("docker run --gpus 4 -v /d:/w image trl sft --config /w/sft.yaml"), tmp_path)
     assert "global_batch" not in text.partition("name =")[2]
-    assert any(note.startswith("launch.current: /w/sft.yaml lies in the container") for note in notes)
+    assert any(note.startswith("launch.current: /w/sft.yaml is in the container") for note in notes)
 
 
 def test_a_script_of_any_name_with_the_trainer_s_flags_is_one_of_it(tmp_path):
@@ -144,7 +144,8 @@ def test_a_batch_of_devices_that_nobody_says_is_said_to_be_theirs(tmp_path, more
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "train_batch_size": "auto"}')
     text, notes = job_file(shlex.split(FINETUNE.replace("--nproc_per_node=4", "") + more), tmp_path)
     assert "global_batch = 8" in text
-    assert any("8 samples are for 1 of these; with another number of devices write 8 for each" in n for n in notes)
+    assert any("8 samples per step are for 1 device; for a different number" in n for n in notes)
+    assert any("of devices, write 8 samples per device" in n for n in notes)
 
 
 def test_a_program_whose_settings_are_in_a_file_is_not_told_the_trainer_s_flags(tmp_path):
@@ -233,7 +234,7 @@ def test_a_line_that_only_a_shell_can_start_is_refused_before_anything_runs(tmp_
 
     line = ["torchrun", "--nnodes", "$(cat '$hosts' | wc -l)", "train.py", "--batch_size", "4"]
     (tmp_path / "job.toml").write_text(job_file(line, tmp_path)[0])
-    with pytest.raises(AutoscoutError, match=r"the flag of batch_size cannot be added: write what its variables"):
+    with pytest.raises(AutoscoutError, match=r"the flag of batch_size cannot be added: replace the variables"):
         load_job(tmp_path / "job.toml")
 
 

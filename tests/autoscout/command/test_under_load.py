@@ -345,7 +345,7 @@ def test_a_metric_that_the_engines_tool_does_not_say_is_answered_with_those_that
     assert "ttft_p99_ms" in str(told.value)
     assert "ttft_p99_us" not in str(told.value)
     path.write_text(text.replace(asked, 'maximize = "max_rate_rps"\nconstraints = ["ttft_p99_ms <= 1500"]'))
-    with pytest.raises(AutoscoutError, match=r"only target = 'vllm' searches for; give the traffic\.rate"):
+    with pytest.raises(AutoscoutError, match=r"only target = 'vllm' searches for; set traffic\.rate"):
         load_job(path)
 
 

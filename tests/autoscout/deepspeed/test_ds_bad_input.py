@@ -48,7 +48,7 @@ def test_comments_and_trailing_commas_are_read_as_deepspeed_reads_them(place):
         ({**CONFIG, "autotuning": {"model_info": {"num_params": "x"}}}, "model_info.num_params = 'x' is not a number"),
         ({**CONFIG, "zero_optimization": {"stage": [math.nan, 1]}}, "NaN and Infinity are not numbers"),
         ({**CONFIG, "train_batch_size": [8, 16]}, "lists several train_batch_size"),
-        ({**CONFIG, "train_batch_size": 32}, "trains 32 samples a step; write traffic.global_batch = 32"),
+        ({**CONFIG, "train_batch_size": 32}, "trains 32 samples per step; set traffic.global_batch = 32"),
         ({**CONFIG, "autotuning": {"metrik": "latency"}}, "no setting 'metrik'; did you mean 'metric'"),
         ({**CONFIG, "autotuning": {"metric": "speed"}}, "autotuning: Invalid enum value 'speed'"),
         ({**CONFIG, "autotuning": {"mp_size": 9}}, "mp_size = 9, but the job has 2 devices"),
@@ -127,7 +127,7 @@ def test_lists_that_deepspeeds_fast_mode_would_not_take_apart_are_said(place):
     """It hands them to its engine, which refuses them, and ends with exit code 0."""
     from autoscout.targets.target import target_of
 
-    said = "also tuned: zero_optimization.reduce_bucket_size; in DeepSpeed's fast mode its engine would get the"
+    said = "also tuned: zero_optimization.reduce_bucket_size; DeepSpeed's own fast mode would pass the"
     assert any(note.startswith(said) for note in target_of(place.job()).notes_on_job(place.job(LISTED)))
     slow = {**LISTED, "autotuning": {"enabled": True, "fast": False}}
     for other in ({**LISTED, "zero_optimization": {"stage": [0, 1]}}, slow):
@@ -174,7 +174,10 @@ def test_a_script_that_ignores_the_config_is_found_out(place, tmp_path):
     found = profiler.run(completed(space, parse(space, ["mbs=4"]), space.reference), "it", tmp_path / "run")
     profiler.close()
     assert found.status == "invalid"
-    assert "the script trains with train_micro_batch_size_per_gpu = 1, but was given 4: it ignores" in found.evidence
+    assert (
+        "the script trains with train_micro_batch_size_per_gpu = 1, but AutoScout set 4: the script ignores"
+        in found.evidence
+    )
 
 
 def test_a_command_that_does_not_name_the_config(place):
@@ -190,7 +193,7 @@ def test_words_that_do_not_go_together(place):
     place.config(CONFIG)
     none = verbs.run("tune", place.folder / "ds_config.json", "--kb", place.folder / "kb")
     assert none.returncode == 2
-    assert "name the script that uses it" in none.stderr
+    assert "name the script that uses this ds_config" in none.stderr
     job = verbs.run("tune", place.job_file(), "--script", "train.py")
     assert job.returncode == 2
     assert "need a ds_config.json" in job.stderr
@@ -240,7 +243,7 @@ def test_a_results_folder_of_another_version_with_auto_lists_and_half_written_fi
     )
     rows = {row.where: row for row in importer.read(root, job).rows}
     assert rows["old"].cells["zero_optimization.offload_optimizer.device"] == "cpu"
-    assert "nothing gives the samples of a step" in rows["auto"].problem
+    assert "so the number of samples per step is unknown" in rows["auto"].problem
     assert "train_batch_size" not in rows["auto"].cells
     assert rows["lists"].cells["step_time_s"] == 0.4
     assert "cannot be read" in rows["half"].problem
@@ -252,7 +255,7 @@ def test_a_results_folder_of_another_version_with_auto_lists_and_half_written_fi
     assert (done.good, len(done.bad)) == (3, 5)
     nothing = tmp_path / "nothing"
     result(nothing, "half", "{")
-    with pytest.raises(AutoscoutError, match="not one of its 1 rows can be imported") as error:
+    with pytest.raises(AutoscoutError, match="none of its 1 rows can be imported") as error:
         bring_in(tmp_path / "kb.duckdb", nothing, job, [], [], [])
     assert error.value.exit_code == 2
 
@@ -264,7 +267,7 @@ def test_overwrite_never_deletes_what_is_somebody_elses(place):
     mine.mkdir()
     (mine / "thesis.tex").write_text("x")
     job = place.job({**CONFIG, "autotuning": {"enabled": True, "overwrite": True}})
-    with pytest.raises(AutoscoutError, match="holds no results of an autotuner"):
+    with pytest.raises(AutoscoutError, match="does not contain results of DeepSpeed's autotuner"):
         prepared(job, place.folder)
     assert (mine / "thesis.tex").exists()
 

@@ -39,8 +39,8 @@ def test_all_of_it(place, left, tmp_path):
     assert best == (0, 8)
     assert f"{rows[best].metrics['samples_per_s']:.3f}" in summary
     said = done.stdout + done.stderr
-    assert "trains 14 samples a step, but the job 16" in said  # it changed the batch
-    assert "trains 4 samples a step, but the job 16" in said
+    assert "trains 14 samples per step, but the job trains 16" in said  # it changed the batch
+    assert "trains 4 samples per step, but the job trains 16" in said
 
 
 def changed(path: Path, **values: object) -> None:

@@ -93,7 +93,7 @@ def test_ranks_that_srun_starts_are_started_by_it(tmp_path, monkeypatch, nodes, 
     assert (job.devices, job.cluster.hosts, job.launch.command_prefix) == (4 * nodes, "", [])
     launch = target_of(job).launch(job, JobSpace.of_job(job).reference)
     assert shlex.join(launch.program) == f"{line} --deepspeed autoscout-run/ds_config.json"
-    assert any(note.startswith("launch.command: srun starts the ranks, as in your line") for note in notes)
+    assert any(note.startswith("launch.command: srun starts the ranks, as in your launch line") for note in notes)
     script = target_of(job).formats()["slurm"](launch)
     assert f"\n{line} " in script
     assert "#SBATCH --ntasks-per-node=4\n" in script  # with one a node srun would have to share its processors

@@ -312,7 +312,7 @@ def test_ranks_that_share_a_model_take_the_same_samples(started):
     lists = {**stands, "train_micro_batch_size_per_gpu": [32, 64, 128, 256]}  # on two replicas
     space = JobSpace.of_job(started(f"{flags} {degrees} --deepspeed_config ds.json", lists)[0])
     assert sorted(c.knobs["mbs"] for c in space.configurations()) == [32, 64, 128]
-    with pytest.raises(AutoscoutError, match="splits its model over 16 ranks, but the job has 8 devices"):
+    with pytest.raises(AutoscoutError, match="splits the model over 16 ranks, but the job has 8 devices"):
         started(f"{flags} --tensor-model-parallel-size 16 --deepspeed_config ds.json", stands)
 
 

@@ -135,7 +135,7 @@ sets = "--mbs"
     kb = tmp_path / "kb.duckdb"
     done = verbs.run("tune", "--no-tui", "--kb", kb, tmp_path / "job.toml", TMPDIR=str(tmp_path))
     assert done.returncode == 1
-    assert "two configurations failed like this: the session stops: check the driver" in done.stderr
+    assert "so the session stops: check the driver" in done.stderr
     folder = next(store.sessions_folder(kb).iterdir())
     ended = [e for e in journals.events(folder / "journal.jsonl") if isinstance(e, ExperimentEnded)]
     assert {e.measurement.status for e in ended} == {"infrastructure"}

@@ -54,7 +54,10 @@ def test_memory_that_others_hold_is_no_fact_about_a_configuration(tmp_path: Path
     said = FULL.format(tried="2.00", theirs="60.10", ours="18.55")
     status, evidence = exception(tmp_path, "OutOfMemoryError", said, "train")
     assert status == "infrastructure"
-    assert "another process holds the GPU's memory (60.1 GiB of it, without which there was enough" in evidence
+    assert (
+        "another process holds the GPU's memory (other processes use 60.1 GiB, and without them the run would fit"
+        in evidence
+    )
     said = FULL.format(tried="30.00", theirs="20.00", ours="58.65")  # too much for an empty device too
     assert exception(tmp_path, "OutOfMemoryError", said, "train")[0] == "oom"
     said = FULL.format(tried="2.00", theirs="0.40", ours="78.25")
@@ -64,7 +67,7 @@ def test_memory_that_others_hold_is_no_fact_about_a_configuration(tmp_path: Path
 @pytest.mark.parametrize(
     ("free", "reserved", "status"),
     [(19.0, 18.4, "infrastructure"), (78.6, 77.0, "oom"), (40.0, 78.5, "oom"), (40.0, 2.0, "oom")],
-    ids=["others", "empty", "too much anyway", "there was enough"],
+    ids=["others", "empty", "too much anyway", "the run would fit"],
 )
 def test_without_numbers_in_the_text_what_was_free_before_the_start_tells(
     tmp_path: Path, free: float, reserved: float, status: str
@@ -91,7 +94,7 @@ def test_the_first_cause_is_named_not_what_it_led_to(tmp_path: Path) -> None:
     status, evidence = classify(RunOutcome(codes={0: -6}), tmp_path, 60.0, 0)
     assert (status, evidence.split(" (")[0]) == (
         "timeout",
-        "_REDUCE_SCATTER_BASE hung: ranks 0, 2, 3 waited for it; rank 1 did not join",
+        "_REDUCE_SCATTER_BASE hung: ranks 0, 2, 3 waited in it; rank 1 did not join",
     )
 
 
@@ -105,7 +108,7 @@ def test_a_rank_that_died_comes_before_those_that_waited_for_it(tmp_path: Path) 
     status, evidence = classify(RunOutcome(codes={0: 1}), tmp_path, 60.0, 0)
     assert (status, evidence.split(" (")[0]) == (
         "timeout",
-        "all_reduce hung: rank 0 waited for it; rank 1 did not join",
+        "all_reduce hung: rank 0 waited in it; rank 1 did not join",
     )
 
 
@@ -182,4 +185,6 @@ def test_two_configurations_that_meet_the_same_fault_are_enough(tmp_path: Path) 
     assert symptoms.stop([("a", no_gpu), ("a", no_gpu)]) == ""
     assert symptoms.stop([("a", no_gpu), ("b", port)]) == ""
     said = symptoms.stop([("a", no_gpu), ("b", port), ("c", no_gpu)])
-    assert said.startswith("torch finds no GPU; two configurations failed like this: the session stops: check the")
+    assert said.startswith(
+        "two configurations failed because of the same problem (torch finds no GPU), so the session stops: check the"
+    )

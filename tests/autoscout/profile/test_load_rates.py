@@ -141,7 +141,7 @@ def test_a_limit_that_no_rate_keeps_says_how_near(monkeypatch: pytest.MonkeyPatc
     assert found["max_rate"] == 0.0
     metrics = load_plan.metrics(msgspec.convert(found["passes"], list[Pass]), job)
     said = load_plan.of_search(found, metrics)
-    assert said.startswith("no request rate meets the limits: of requests that were alone on the server")
+    assert said.startswith("no request rate meets the latency limits: of requests that were alone on the server")
     assert "ttft_p99_ms 2" in said
 
 
@@ -159,7 +159,7 @@ def test_a_slow_configuration_has_a_low_rate_and_ends_in_time(start: float, monk
     found = asyncio.run(driving.drive(plan, queue(SLOW, 1, clock), left=lambda: 840 - clock.now))
     assert clock.now < 840
     assert 0.3 * SLOW < found["max_rate"] < SLOW
-    assert "time allowed loads of" in found["note"]
+    assert "the time limit allowed loads of" in found["note"]
     metrics = load_plan.metrics(msgspec.convert(found["passes"], list[Pass]), search_job([]))
     assert found["note"] in load_plan.of_search(found, metrics)
 
@@ -176,7 +176,7 @@ def test_with_hardly_any_time_no_rate_is_told_that_was_not_seen(monkeypatch: pyt
     metrics = load_plan.metrics(msgspec.convert(found["passes"], list[Pass]), search_job([]))
     said = load_plan.of_search(found, metrics)
     assert said.startswith(
-        "time ended the search before a request rate met the limits (raise launch.timeout_s): at the"
+        "the time limit ended the search before a request rate met the latency limits (raise launch.timeout_s): at the"
     )
 
 

@@ -126,7 +126,8 @@ def test_joules_are_asked_for_on_gpus_only(tmp_path: Path) -> None:
     text = Path("fixtures/jobs/tiny-gpt-cpu.toml").read_text().replace('"step_time_s"', '"joules_per_token"')
     file.write_text(text)
     with pytest.raises(
-        AutoscoutError, match="joules_per_token is measured by NVIDIA's driver, but the cluster has CPU nodes"
+        AutoscoutError,
+        match="joules_per_token is measured by NVIDIA's driver, so it needs GPU nodes, but the cluster has CPU nodes",
     ):
         load_job(file)
     file.write_text(text.replace('device = "cpu"', 'device = "h100"'))

@@ -55,13 +55,13 @@ def test_eight_equal_gpus_are_named_once() -> None:
 @pytest.mark.parametrize(
     ("job", "gpus", "said"),
     [
-        (MIXED, [A100, A100], f"needs 3 GPUs but this machine shows 2 (2 {A100}); correct the nodes"),
+        (MIXED, [A100, A100], f"needs 3 GPUs but this machine shows 2 (2 {A100}); correct cluster.nodes"),
         (MIXED, [A100, A40, A40], f"needs 2 a100 but this machine shows 1 (1 {A100}, 2 {A40})"),
         (job_on(("h100", 1)), [A100], "needs 1 h100 but this machine shows 0"),
         (job_on(("a40", 1)), ["NVIDIA RTX A4000"], "needs 1 a40"),
         (job_on(("a100", 1), ("a100-40g", 1)), [A100, A40], "needs 1 a100-40g"),
         (job_on(("homemade", 2)), ["Lorem"], "needs 2 GPUs but"),
-        (job_on(("h100", 2)), [], "needs 2 GPUs but this machine shows none; correct the nodes"),
+        (job_on(("h100", 2)), [], "needs 2 GPUs but this machine shows none; correct cluster.nodes"),
     ],
     ids=["total", "kind", "other-kind", "similar-name", "claimed-once", "unknown", "none"],
 )
@@ -272,9 +272,7 @@ def test_a_machine_that_lacks_gpus_is_refused(tmp_path: Path) -> None:
 
 def test_unfused_attention_is_not_ranked_on_gpus(tmp_path: Path) -> None:
     python = target_with(tmp_path, [A100])
-    with pytest.raises(
-        AutoscoutError, match=r"has Transformer Engine; write transformer_engine = true under \[launch\]"
-    ):
+    with pytest.raises(AutoscoutError, match=r"Transformer Engine is installed; set launch\.transformer_engine = true"):
         describe(job_on(("a100", 1), python=python, transformer_engine=False))
     path = Path(python)
     path.write_text(path.read_text().replace('"transformer-engine": "2", ', ""))

@@ -150,7 +150,7 @@ def test_a_disagreement_ends_the_live_change_of_the_knob_that_is_furthest() -> N
     assert reuse.disagreement(ran(100.0, REFERENCE), ran(104.0, REFERENCE)) == ""
     said = reuse.disagreement(ran(100.0, REFERENCE), ran(150.0, REFERENCE))
     assert said == (
-        "output_tokens_per_s was 100 on a reused engine and 150 on a fresh one; from now on each value of "
+        "output_tokens_per_s was 100 on a reused engine and 150 on a fresh one; each further value of "
         "max_num_batched_tokens gets a new engine"
     )
     assert reuse.ceiling(c) == {"max_num_seqs": 64}

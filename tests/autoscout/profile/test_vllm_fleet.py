@@ -132,7 +132,7 @@ class TestOfAFleet:
         assert {r.engine for r in requests(told["apart"])} == {1}
 
     def test_who_starves_whom_is_said(self, told: dict[str, ServedTrace]) -> None:
-        assert "are idle because those that read" in shadows.starved(told["starved"])
+        assert "are idle, because the engines that read prompts" in shadows.starved(told["starved"])
         assert shadows.starved(told["apart"]).startswith("a prompt waits")
         assert shadows.starved(told["in turn"]) == ""
 
@@ -172,7 +172,7 @@ class TestWithoutTheEngine:
 
         assert dealt(40, 0) == (
             "the router starves engine 1: it gets 0 of 40 requests (an even share is 20), "
-            "and those of engine 0 wait 200 ms on average"
+            "and the requests of engine 0 wait 200 ms on average"
         )
         assert "engine 2" in dealt(20, 15, 5)
         assert dealt(20, 10, 10) == dealt(40) == dealt(40, 3, lost=1) == ""
@@ -180,7 +180,9 @@ class TestWithoutTheEngine:
     def test_engines_that_are_not_there_cannot_be_lost(self) -> None:
         with pytest.raises(AutoscoutError, match="--lose 2: the configuration has the engines 0 to 1"):
             shadows.question_of(gpu_job(), Configuration(KNOBS), [(1.0, 2)])
-        with pytest.raises(AutoscoutError, match="--lose ends all 2, but one engine that"):
+        with pytest.raises(
+            AutoscoutError, match="--lose would end all 2 engines of one kind, but at least one engine that"
+        ):
             shadows.question_of(gpu_job(), Configuration(KNOBS), [(1.0, 0), (2.0, 1)])
 
     @pytest.mark.parametrize("text", ["1", "1@", "@3", "1@-2", "-1@3", "1@inf", "1@nan", "one@3"])

@@ -55,7 +55,7 @@ def refused(folder: Path, **changes: str) -> str:
 def test_dollars_need_a_price(tmp_path: Path) -> None:
     dollars = 'minimize = "usd_per_million_output_tokens"'
     said = refused(tmp_path, objective=dollars)
-    assert "the objective asks for dollars, but the nodes with a100 have no price" in said
+    assert "the objective is in dollars, but the nodes with a100 have no price" in said
     assert "price_per_hour" in said
     limited = f'{USUAL["objective"]}\nconstraints = ["usd_per_million_output_tokens <= 2"]'
     assert "have no price" in refused(tmp_path, objective=limited)

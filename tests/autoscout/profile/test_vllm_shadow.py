@@ -252,7 +252,7 @@ class TestWithoutTheEngine:
         of = gpu_job(python="/usr/bin/python3")
         if not Path("/usr/bin/python3").exists():
             pytest.skip("no /usr/bin/python3")
-        with pytest.raises(AutoscoutError, match="has no vLLM, but a shadow runs the engine's own code"):
+        with pytest.raises(AutoscoutError, match="has no vLLM, but a shadow run"):
             shadows.shadow(ShadowAsked(of, Configuration(KNOBS), "a", None, 1.0))
 
     def test_ranks_and_parts_are_of_training(self) -> None:

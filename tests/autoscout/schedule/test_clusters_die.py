@@ -209,7 +209,7 @@ def test_a_ray_that_is_gone_ends_the_session_with_what_to_do(tmp_path):
         subprocess.run(hosts.command(0, "pkill", "-9", "-f", "raylet|gcs_server"))
         said = process.communicate(timeout=1800)[0]
     assert process.returncode == 1, said
-    assert "Ray does not answer; start it (`ray start --head`), and name its address in RAY_ADDRESS" in said
+    assert "Ray does not answer; start Ray (`ray start --head`), and set RAY_ADDRESS to its address" in said
     ended = [e.measurement for e in events(tmp_path) if isinstance(e, ExperimentEnded)]
     assert {m.status for m in ended} <= {"ok", "infrastructure"}
 
@@ -236,8 +236,8 @@ def test_a_jobset_runs_a_session_inside(tmp_path):
 def test_a_session_elsewhere_needs_nodes_that_are_alike_and_hosts_that_fit(tmp_path):
     path = written(tmp_path, "slurm")
     refused = CliRunner().invoke(cli, ["tune", str(path), "--as", "jobset"]).exception
-    assert 'the job has 2 nodes: this needs cluster.hosts = "ray"' in str(refused)
+    assert 'the job has 2 nodes: set cluster.hosts = "ray"' in str(refused)
     path.write_text(path.read_text().replace("count = 1 }]", "count = 2 }]", 1))
     refused = CliRunner().invoke(cli, ["tune", str(path), "--as", "slurm"]).exception
     assert isinstance(refused, AutoscoutError)
-    assert "one allocation cannot request nodes that differ" in str(refused)
+    assert "one Slurm or JobSet script cannot request different nodes" in str(refused)

@@ -188,7 +188,7 @@ def test_a_disk_that_is_nearly_full_is_said(launcher, monkeypatch, tmp_path):
     folder = Path(PRIVATE) / f"autoscout-test-{os.getpid()}"
     try:
         found = launcher("h1 slots=2\nh0 slots=2\n").run(experiment(folder), 4, 30.0, never)
-        assert found.lost == "h1: 0.01 GiB are free on its disk; make room there"
+        assert found.lost == "h1: 0.01 GiB are free on the host's disk; free some space"
     finally:
         subprocess.run(["rm", "-r", str(folder)], check=True)
 
@@ -199,7 +199,7 @@ def test_a_wrong_key_is_said(launcher, hosts, tmp_path):
     try:
         authorized.write_text("")
         found = launcher().run(experiment(tmp_path / "x"), 4, 30.0, never)
-        assert "ssh is refused; put your public key there (`ssh-copy-id h" in found.lost
+        assert "ssh is refused; copy your public key to that host (`ssh-copy-id h" in found.lost
     finally:
         authorized.write_text(kept)
 
@@ -221,7 +221,9 @@ def test_hosts_that_do_not_reach_each_other_are_named(launcher, hosts, tmp_path)
     over = launcher("h0 slots=2\nh1 slots=2\n")
     with cut_off(hosts, 1, "10.77.0.1"):
         found = over.run(experiment(tmp_path / "x"), 4, 30.0, never)
-    assert re.match(r"h1: cannot reach any address of h0 \(10\.77\.0\.1, .*\); open all ports between them", found.lost)
+    assert re.match(
+        r"h1: the host cannot reach any address of h0 \(10\.77\.0\.1, .*\); open all ports between the two", found.lost
+    )
 
 
 def test_hosts_that_reach_another_by_different_addresses_are_named(launcher, hosts, tmp_path):
@@ -238,7 +240,9 @@ def test_hosts_that_reach_another_by_different_addresses_are_named(launcher, hos
     finally:
         subprocess.run(hosts.command(0, "ip", "link", "del", "second"), check=True)
     ways = "h1 by 10.78.0.1; h2 by 10.77.0.1"
-    assert found.lost.startswith(f"h2: no address of h0 can be reached by all ({ways}); name hosts by their addresses")
+    assert found.lost.startswith(
+        f"h2: no address of h0 can be reached from all hosts ({ways}); name the hosts by their addresses"
+    )
 
 
 def test_other_versions_and_other_files_are_refused(launcher, tmp_path):
@@ -249,9 +253,9 @@ def test_other_versions_and_other_files_are_refused(launcher, tmp_path):
     over = launcher(worker=str(alike))
     theirs.write_text("ours")
     try:
-        with pytest.raises(AutoscoutError, match="h1: has torch h1, and h0 has h0; ranks of one"):
+        with pytest.raises(AutoscoutError, match="h1: has torch h1, and h0 has h0; all ranks of an"):
             over.probe(differ, [])
-        with pytest.raises(AutoscoutError, match=f"h1: {theirs} is missing or differs from h0"):
+        with pytest.raises(AutoscoutError, match=f"h1: {theirs} is missing or differs from the file on h0"):
             over.probe(alike, [theirs])
         assert over.probe(alike, []) == {"torch": "2", "device": "cpu", "devices": "4", "hosts": "2 + 2"}
     finally:
@@ -264,7 +268,7 @@ def test_a_clock_that_is_an_hour_off_is_said(launcher, tmp_path):
     over._agents["h0"].hello["time"] += 3600.0  # what it said of itself
     found = over.run(experiment(tmp_path / "x"), 2, 30.0, never)
     assert found.lost.startswith(
-        "h0: its clock is 3,600 s ahead of ours, so times and files cannot be compared; set it there"
+        "h0: the host's clock is 3,600 s ahead of this machine's, so times and files cannot be compared; set the"
     )
 
 
@@ -320,7 +324,9 @@ def test_an_own_command_that_cannot_be_started_there_is_said_at_once(tmp_path):
     with tempfile.TemporaryDirectory(dir=PRIVATE) as folder:
         found = own_command(tmp_path, folder=folder).run(Configuration({"mbs": 1}), "mbs1", tmp_path / "x")
     assert (found.status, found.conditions) == ("infrastructure", {failures.HOST_LOST: 1.0})
-    assert found.evidence.startswith(f"a host failed: h1: {folder}: No such file or directory; copy it there, or keep")
+    assert found.evidence.startswith(
+        f"a host failed: h1: {folder}: No such file or directory; copy it to that host, or keep"
+    )
 
 
 def test_an_own_commands_lost_host_is_no_fact_about_the_configuration(tmp_path):

@@ -60,9 +60,9 @@ def test_include_and_exclude_as_deepspeed_has_them():
     [
         ("n1", "n2", "give only one of them"),
         ("n9", "", "there is no host 'n9'; the hosts are n1, n2"),
-        ("n1:7", "", "n1 has devices 0 to 3, but no '7'"),
+        ("n1:7", "", "n1 has devices 0 to 3, so there is no device '7'"),
         ("", "n1@n2", "leaves no device"),
-        ("n1:x", "", "but no 'x'"),
+        ("n1:x", "", "so there is no device 'x'"),
     ],
 )
 def test_words_that_name_nothing_are_refused(include, exclude, said):
@@ -117,7 +117,7 @@ def test_a_ray_that_does_not_answer_is_said_in_a_sentence(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     cluster = Cluster(nodes=[Node(device="cpu", count=1)], hosts="ray")
     said = (
-        r'cluster\.hosts = "ray": (Ray does not answer; start it|not installed; `pip install ray` where autoscout is)'
+        r'cluster\.hosts = "ray": (Ray does not answer; start Ray|the package is not installed; run `pip install ray`)'
     )
     with pytest.raises(AutoscoutError, match=said) as refused:
         reached(cluster)
@@ -129,7 +129,9 @@ def test_hosts_that_are_too_few_are_said_with_what_mends_it(tmp_path):
     nodes = [Node(device="cpu", count=1)] * 2
     job = load_job("fixtures/jobs/smallest-cpu.toml")
     job = msgspec.structs.replace(job, cluster=Cluster(nodes=nodes, hosts=str(file_of(tmp_path, "n1 slots=4\n"))))
-    said = "no host with 1 device is free for node 2 of 2: n1 has 4; name more hosts, or correct cluster.nodes"
+    said = (
+        "no host with 1 device is free for node 2 of 2: n1 has 4; add hosts to cluster.hosts, or correct cluster.nodes"
+    )
     with pytest.raises(AutoscoutError, match=said):
         chooser(job)(2, frozenset())
     (found,) = [one for one in examine(tmp_path / "kb", job) if one.subject == "megatron"]

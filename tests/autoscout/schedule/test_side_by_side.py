@@ -140,7 +140,9 @@ def test_a_host_is_one_experiments_until_it_is_measured_or_the_job_says_otherwis
     path.write_text(text.replace("together = 2", 'hosts = "hosts"'))
     alone = lanes(path)
     assert alone.most == 2
-    assert "2 experiments at once on 2 hosts (4 fit on a host: after the reference, a test shows" in alone.decision
+    assert (
+        "2 experiments at once on 2 hosts (4 fit on a host; after the reference's run, a test shows" in alone.decision
+    )
     path.write_text(text.replace("together = 2", 'hosts = "hosts"\ntogether = 5'))
     assert lanes(path).most == 5
     assert {d.group for h in hosts_of(load_job(path)) for d in h.devices} == {""}

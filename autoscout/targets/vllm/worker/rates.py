@@ -179,11 +179,15 @@ class _Search:
     def _note(self, kept: float, lost: float) -> str:
         found = []
         if self.fewest <= self.needed:
-            few = f"the {self.needed} that its quantiles need" if self.fewest == self.needed else "fewer than they need"
-            found.append(f"time allowed loads of only {self.fewest:.0f} requests, {few}")
+            few = (
+                f"the {self.needed} that the latency quantiles need"
+                if self.fewest == self.needed
+                else "fewer than the latency quantiles need"
+            )
+            found.append(f"the time limit allowed loads of only {self.fewest:.0f} requests, {few}")
         if kept and self.loads < self.search["loads"] and lost > kept * (1 + self.search["within"]):
-            above = "higher ones were not tried" if lost == math.inf else f"{lost:.3g} breaks them"
-            found.append(f"time ended the search at {kept:.3g} requests a second; {above}")
+            above = "higher rates were not tried" if lost == math.inf else f"{lost:.3g} breaks the latency limits"
+            found.append(f"the time limit ended the search at {kept:.3g} requests per second; {above}")
         return "; ".join(found)
 
 
