@@ -134,7 +134,9 @@ def _put(text: str, page: int, keys: Sequence[str], value: Any) -> str:
         node = next(islice(yaml.compose_all(text, Loader=_Loader), page, None), None)
     except yaml.YAMLError as error:
         problem = str(error).splitlines()[0]
-        raise ValueError(f"{'.'.join(keys)} cannot be set: the text there cannot be read ({problem})") from error
+        raise ValueError(
+            f"{'.'.join(keys)} cannot be set, because the YAML at this key cannot be parsed ({problem})"
+        ) from error
     if not isinstance(node, yaml.MappingNode):
         return f"{text.rstrip()}\n{_block(keys, value, '')}\n".lstrip("\n")
     for depth, key in enumerate(keys):

@@ -19,7 +19,7 @@ def test_steps_of_accumulation_in_accelerate_s_file_are_mentioned(tmp_path, monk
     (tmp_path / "hf.py").write_text(TRAINER)
     (tmp_path / "acc.yaml").write_text(f"num_processes: 8\ngradient_accumulation_steps: {steps}\n")
     _, notes = job_file(["accelerate", "launch", "--config_file", "acc.yaml", *HF.split()], tmp_path)
-    said = "launch.current: gradient_accumulation_steps is 2 on the line, which counts, and 4 in acc.yaml"
+    said = "launch.current: gradient_accumulation_steps is 2 on the line but 4 in acc.yaml; the line takes precedence"
     assert (said in notes) == mentioned
 
 

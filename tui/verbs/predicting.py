@@ -65,7 +65,10 @@ def predict(
         return
     if usd is not None or watts is not None:
         if assignments:
-            raise click.UsageError("--usd and --watts choose the cluster; limit knobs in the job's [space] instead")
+            raise click.UsageError(
+                "KNOB=VALUE does not work with --usd or --watts, which choose the cluster; limit knobs in the job's "
+                "[space] instead"
+            )
         _buy(job_file, usd, watts, today, kb, as_json)
         return
     if today is not None:

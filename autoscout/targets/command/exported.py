@@ -99,7 +99,7 @@ def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
     also adds the preset's flags for checkpoints and evaluations. Errors: AutoscoutError (exit 2) for an export format
     that cannot be started here, (exit 1) if the run fails."""
     if form not in ("command", "json", "yaml"):
-        raise AutoscoutError(f"--check cannot start --format {form} on this machine; it checks --format command", 2)
+        raise AutoscoutError(f"--check cannot start --format {form} on this machine; use it with --format command", 2)
     with tempfile.TemporaryDirectory(prefix="autoscout-check-") as name:
         folder = Path(name).resolve()
         prepare(folder)

@@ -147,8 +147,8 @@ def job_of(line: Line) -> dict[str, Any]:
         )
         if pairs := [word for word in line.words if _SETTING.match(word)]:
             notes.append(
-                f"space.knob: key=value settings are neither read nor tuned ({', '.join(pairs[:3])} …): declare those "
-                "that change the speed but not what is trained, with sets = 'name='"
+                f"space.knob: the line's key=value settings ({', '.join(pairs[:3])} …) are neither read nor tuned; to "
+                "tune one that changes only the speed, not what is trained, declare a knob with sets = 'KEY='"
             )
         if not found["space"]["knob"]:
             notes.append("space.knob: declare what may be changed, such as a flag of your script and its values")

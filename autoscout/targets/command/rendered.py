@@ -50,7 +50,7 @@ def apart_from_accelerate(line: Line, flag: str) -> Iterator[str]:
     other = _accelerates(line, Path()).get(name)
     if given is not None and other is not None and str(other) != str(given):
         file = line.value("--config_file")
-        yield f"launch.current: {name} is {given} on the line, which counts, and {other} in {file}"
+        yield f"launch.current: {name} is {given} on the line but {other} in {file}; the line takes precedence"
 
 
 def _accelerates(line: Line, folder: Path) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def put_into(made: Mapping[str, str], settings: Mapping[str, Value | None]) -> d
         of_kind = [name for name in made if nested.KINDS.get(Path(name).suffix) == kind]
         if not of_kind or (len(of_kind) > 1 and kind != "yaml"):
             raise AutoscoutError(
-                f"a knob sets {sets}, but launch.render has {len(of_kind)} files of that kind instead of one", 2
+                f"a knob sets {sets}, so launch.render needs exactly one {kind} file, but has {len(of_kind)}", 2
             )
         saying = [name for name in of_kind if len(of_kind) > 1 and _says(made[name], path, name)]
         # a preset has the text "null", because TOML has no null
