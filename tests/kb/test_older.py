@@ -120,7 +120,7 @@ def test_a_lake_file_of_a_newer_autoscout_says_so(tmp_path: Path):
     new.rename(new.with_name(f"{lake.hash_of(new)}.parquet"))
     done = lake.pull(tmp_path / "kb.duckdb", tmp_path / "lake")
     assert done[:2] == (0, 0)
-    assert "was written by a newer AutoScout (record format 9" in done.passed_over[0]
+    assert "a newer AutoScout wrote it (record format 9" in done.passed_over[0]
 
 
 HOSTILE = "/home/victim"

@@ -138,7 +138,7 @@ def test_what_a_damaged_journal_has_else_and_other_journals_are_ingested(kb: Pat
     assert new == 2
     assert len(problems) == 2
     assert f"{damaged}: the line that ends at byte" in problems[0]
-    assert f"{other}: not a session's journal" in problems[1]
+    assert f"{other}: is not a session's journal" in problems[1]
     with pytest.raises(AutoscoutError, match="this line is skipped"):
         store.ingest(kb, damaged)
 

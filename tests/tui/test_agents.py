@@ -185,7 +185,9 @@ def test_only_files_of_the_folder_are_read(there: AgentLimits, path: str):
 
 def test_sessions_of_other_jobs_take_no_ideas_and_a_persons_session_is_not_stopped(there: AgentLimits, tmp_path: Path):
     elsewhere = msgspec.structs.replace(there, folder=tmp_path)
-    assert "not in the folder" in refusal(elsewhere, "propose", {"session": "ended", "knobs": {"dp": 2}, "why": "x"})
+    assert "not in this server's job folder" in refusal(
+        elsewhere, "propose", {"session": "ended", "knobs": {"dp": 2}, "why": "x"}
+    )
     for tool, arguments in (("stop", {}), ("steer", {"what": "pin", "values": {"mbs": 4}})):
         assert "only a person may steer or end it" in refusal(there, tool, {"session": "ended", **arguments})
 
@@ -283,7 +285,10 @@ def test_bad_calls_are_refused_in_a_sentence(there: AgentLimits, tool: str, argu
 def test_answers_are_bounded_and_say_what_was_cut():
     found, cut = bounded({"rows": [{"text": "x" * 900, "n": float("nan")} for _ in range(1_000)], "whole": "y" * 10**6})
     assert len(json.dumps(found)) <= MOST
-    assert cut == ["whole had 1,000,000", "rows had 1,000"] or sorted(cut) == ["rows had 1,000", "whole had 1,000,000"]
+    assert sorted(cut) == [
+        "rows was shortened; its length was 1,000",
+        "whole was shortened; its length was 1,000,000",
+    ]
     assert found["rows"][0]["n"] is None
 
 

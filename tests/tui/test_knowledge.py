@@ -29,7 +29,7 @@ def kb(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = autoscout("import", str(table), "--job", JOB, "--map", "t_ms=step_time_s", kb=folder / "kb.duckdb")
     assert done.returncode == 0, done.stderr
     assert "3 of 4 rows imported by the reader csv as import-" in done.stdout
-    assert "  1 row was left out:" in done.stdout
+    assert "  1 row was not imported:" in done.stdout
     assert "t_ms → metric step_time_s (ms → s)" in done.stdout
     assert "line 5: pp is 'x', which is not a number" in done.stdout
     return folder / "kb.duckdb"

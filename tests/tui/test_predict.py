@@ -110,7 +110,7 @@ def test_limits_of_a_job_are_held_against_what_is_predicted_of_them(tmp_path):
     ]
     assert all(bound["low"] < bound["value"] < bound["high"] for bound in told)
     said = autoscout("predict", tmp_path / "job.toml").stdout
-    assert "which breaks it" in said.split("tpot_mean_ms <= 0.5: predicted ")[1].splitlines()[0]
+    assert "violated" in said.split("tpot_mean_ms <= 0.5: predicted ")[1].splitlines()[0]
 
 
 def test_what_a_server_spends_is_of_a_decode_step_whatever_is_predicted():
@@ -266,5 +266,5 @@ def test_a_launch_that_probably_breaks_its_limits_stands_last(capsys):
     found = PredictedRanking(job="j", metric="requests_per_s", rows=0, searched=9, reference=rows[1], best=rows[:1])
     assert predictions.ranked(job, found).name == "tp1"
     printed = capsys.readouterr().out
-    assert "probably breaks the limits: it keeps them with a chance of 13%" in printed
+    assert "probably breaks the limits: the chance that it keeps them is 13%" in printed
     assert "nothing is predicted to be better" not in printed

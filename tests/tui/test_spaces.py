@@ -19,7 +19,7 @@ def test_the_graph_is_written_as_a_picture(tmp_path):
     picture = tmp_path / "space.svg"
     done = autoscout("space", str(TINY), "--graph", str(picture))
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{picture}: the knobs of tiny-gpt-cpu as a picture\n"
+    assert done.stdout == f"wrote a picture of the knobs of tiny-gpt-cpu to {picture}\n"
     assert ET.parse(picture).getroot().tag.endswith("svg")
     as_json = json.loads(autoscout("space", str(TINY), "--graph", str(picture), "--json").stdout)
     assert as_json["graph"] == str(picture)
@@ -46,7 +46,7 @@ def test_count_and_list():
         ("fix = { pp = 4, mbs = 8, vpp = 2 }", 3, "no configuration of this job is valid"),
         ("fix = { tp = 3 }", 2, "tp is one of 1, 2, 4"),
         ("fix = { tq = 1 }", 2, "did you mean 'tp'?"),
-        ("limit = { mbs = [] }", 2, "mbs no value"),
+        ("limit = { mbs = [] }", 2, "excludes all values of mbs"),
     ],
 )
 def test_limits_that_leave_nothing_are_one_sentence_and_an_exit_code(tmp_path, space, code, sentence):

@@ -208,6 +208,6 @@ def test_the_work_of_others_is_named_while_it_disturbs_once():
         run = msgspec.structs.replace(measured(configuration(mbs=number), 1.0), conditions={"foreign_cpu_share": share})
         for event in experiment(number, run, 1_700_000_000.0 + number):
             progress.see(event)
-    assert [line.strip() for line in lines if "other work" in line] == [
+    assert [line.strip() for line in lines if "other processes" in line] == [
         "other processes took 60% of this machine's CPU time during this run"
     ]

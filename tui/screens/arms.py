@@ -26,7 +26,7 @@ class ArmsPane(Pane):
         "dense coordinates": "the number that is being tuned, its direction and its step",
         "tournament of tree orderings": "the order in which the tree branches on knobs; orderings that find better "
         "configurations stay",
-        "structures": "what was tried; visits, best and mean are of the whole branch; enter opens a branch",
+        "structures": "configurations tried, as a tree; enter opens a branch",
     }
 
     def compose(self) -> ComposeResult:

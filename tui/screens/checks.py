@@ -13,7 +13,7 @@ class ChecksPane(Pane):
     help = {
         "predicted against measured": "one point per check; x: error above the limit",
         "fidelity": "whether simulators or runs answer now, and why",
-        "simulators": "error and weight of each simulator; weights come from runs that were not used to fit it",
+        "simulators": "error of each simulator, and its weight in the ensemble",
         "where they fail": "settings where predictions are worse than elsewhere",
         "checks, newest first": "each prediction that was compared with a run",
     }

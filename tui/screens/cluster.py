@@ -21,8 +21,7 @@ class ClusterPane(Pane):
         "devices": "how busy this machine is now; for a recorded session, run by run",
         "kinds of device": "the newest run, by kind of device",
         "pipeline stages": "the newest run, by stage; stages wait for the slowest",
-        "ranks": "the newest run, by rank; alone ms is the time without waiting for other ranks, so it shows the "
-        "slow rank",
+        "ranks": "the newest run, by rank; alone ms leaves out the wait for other ranks",
         "hosts": "runs of each host, and how many failed because of it",
         "slots": "who uses which devices, and the versions that are measured",
         "queue": "sessions that wait for these devices, and orders that were given",

@@ -93,7 +93,7 @@ def test_an_iteration_of_verl_on_8_and_64_gpus(space):
 def test_an_engine_that_stays_is_refused_before_anything_is_run(space, tmp_path):
     awake = space(TRL)
     with pytest.raises(
-        AutoscoutError, match=r"training alone takes \d+ GiB of 79.1 and fits; together with the engine"
+        AutoscoutError, match=r"training alone takes \d+ of 79.1 GiB and fits; together with the engine"
     ) as told:
         predict(awake, {}, None)
     assert told.value.exit_code == 3

@@ -356,7 +356,7 @@ def test_a_value_that_others_stand_for_is_no_knob(begun):
     """It passed `check`, and the first other value was a traceback."""
     text = NANOTRON.replace("micro_batch_size: 3", "micro_batch_size: &m 3").replace("steps: 100", "steps: *m")
     with pytest.raises(
-        AutoscoutError, match=r"tiny\.yaml: tokens\.micro_batch_size is shared by several places"
+        AutoscoutError, match=r"tiny\.yaml: the YAML value tokens\.micro_batch_size is shared by several places"
     ) as why:
         begun(LINE, tiny_yaml=text)
     assert why.value.exit_code == 2

@@ -162,7 +162,7 @@ def test_ms_swift_has_defaults_of_its_own(here: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("trl dpo --model_name_or_path model --output_dir out", "not what dpo does"),
+        ("trl dpo --model_name_or_path model --output_dir out", "so dpo cannot be predicted"),
         (f"{CLM} --bf16 --deepspeed gone.json", "no simulator models --deepspeed"),
         (CLM.replace("torchrun --nproc_per_node 8", "accelerate launch --config_file ds.yaml"), "DEEPSPEED"),
         ("torchrun --nproc_per_node 8 run_clm.py --output_dir out --bf16", "no [model]"),

@@ -165,7 +165,7 @@ def test_a_micro_batch_that_only_a_shell_knows_is_asked_for(tmp_path, line):
     text, notes = job_file(shlex.split(line), tmp_path)
     assert "global_batch =" not in text
     assert any(note.startswith("traffic.global_batch: write the samples of a step") for note in notes)
-    assert any("no shell fills it in" in note for note in notes)
+    assert any("no shell expands variables here" in note for note in notes)
 
 
 def test_the_batch_of_a_line_is_known_without_its_micro_batch(tmp_path):

@@ -357,7 +357,9 @@ def test_what_a_file_of_settings_says_is_not_tried_by_flags(tmp_path):
     assert tomllib.loads(text)["space"]["fix"] == {"cache": 0.9}
     assert any(note.endswith("sets kv_cache_config itself, which overrides the line's flags") for note in notes)
     _, notes = job_file([*line, "nowhere.yaml"], tmp_path)
-    assert any(note.startswith("space.fix: nowhere.yaml cannot be read here") for note in notes)
+    assert any(
+        note.startswith("space.fix: nowhere.yaml, which overrides the flags, cannot be read here") for note in notes
+    )
 
 
 @pytest.mark.parametrize("text", ['{"kv_cache_config": {"dtype": "fp8"}}', "'kv_cache_config':\n  dtype: fp8\n"])

@@ -211,7 +211,7 @@ def test_a_host_file_with_uneven_slots_is_kept_and_a_bad_line_named(place):
     made = job_of(config, ["train.py"], "cpu", 1, hosts)
     assert [node["count"] for node in made["cluster"]["nodes"]] == [4, 1]
     hosts.write_text("a slots=4\nb slots=many\n")
-    with pytest.raises(AutoscoutError, match="line 2: 'b slots=many' is not"):
+    with pytest.raises(AutoscoutError, match="line 2: 'b slots=many' does not have the form"):
         job_of(config, ["train.py"], "cpu", 1, hosts)
 
 

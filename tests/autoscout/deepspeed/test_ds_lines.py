@@ -218,7 +218,7 @@ def test_ranks_that_share_a_model_share_its_samples(tmp_path, more):
     program = target_of(job).launch(job, JobSpace.of_job(job).reference).program
     assert program[program.index("--gradient_accumulation_steps") + 1] == "8"
     _, notes = job_file([f"deepspeed train.py --deepspeed {tmp_path}/zero.json {HF} {more}"], tmp_path)
-    assert any("write 16 for each 2" in note for note in notes)
+    assert any("write 16 samples per 2 devices" in note for note in notes)
 
 
 @pytest.mark.parametrize("half", ["fp16", "bf16"])

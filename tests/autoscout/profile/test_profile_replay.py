@@ -72,13 +72,13 @@ def test_the_recorded_environment_makes_equal_contexts(recorded: Job, tmp_path: 
 def test_what_was_not_recorded_is_an_error(recorded: Job, tmp_path: Path) -> None:
     answer = profiler_of(recorded).run(configuration(tp=4), "tp4", tmp_path)
     assert answer.status == "error"
-    assert "not recorded" in answer.evidence
+    assert "is recorded in" in answer.evidence
 
 
 def test_bad_recordings_are_refused(recorded: Job, tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.touch()
-    for path, said in (("", "give the journal"), (str(empty), "contains no session"), ("/none", "no such")):
+    for path, said in (("", "name the journal"), (str(empty), "contains no session"), ("/none", "no such")):
         job = msgspec.structs.replace(recorded, launch=msgspec.structs.replace(recorded.launch, recorded=path))
         with pytest.raises(AutoscoutError, match=said):
             profiler_of(job)

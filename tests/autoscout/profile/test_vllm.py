@@ -322,5 +322,5 @@ def test_the_nearest_of_those_that_break_a_limit_is_named() -> None:
     slow = ran("slow", ttft_p99_ms=900.0, requests_per_s=20.0)
     near = ran("near", ttft_p99_ms=130.0, requests_per_s=9.0)
     said = nearest_miss(objective, [slow, near])
-    assert said == "The nearest is near: breaks the constraint ttft_p99_ms <= 100: it is 130"
+    assert said == "The nearest is near: breaks the constraint ttft_p99_ms <= 100: the value is 130"
     assert nearest_miss(objective, [ran("good", ttft_p99_ms=50.0, requests_per_s=11.0)]) == ""

@@ -26,8 +26,8 @@ def test_a_host_file_keeps_its_order_and_uneven_slots(tmp_path):
     ("text", "said"),
     [
         ("a slots=2\na slots=2\n", "line 2: a is named twice"),
-        ("a slots=0\n", "line 1: 'a slots=0' is not"),
-        ("a\nb slots=two\n", "line 2: 'b slots=two' is not"),
+        ("a slots=0\n", "line 1: 'a slots=0' does not have the form"),
+        ("a\nb slots=two\n", "line 2: 'b slots=two' does not have the form"),
         ("a slots=-1\n", "line 1"),
         ("a 4\n", "line 1"),
         ("# nobody\n", "names no host"),
