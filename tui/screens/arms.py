@@ -24,8 +24,7 @@ class ArmsPane(Pane):
     help = {
         "arms": "who proposes experiments, how often each won, and the gain for its cost",
         "dense coordinates": "the number that is being tuned, its direction and its step",
-        "tournament of tree orderings": "the order in which the tree branches on knobs; orderings that find better "
-        "configurations stay",
+        "tournament of tree orderings": "orders in which the tree may branch on knobs; the best ones stay",
         "structures": "configurations tried, as a tree; enter opens a branch",
     }
 
