@@ -269,7 +269,7 @@ class Ensemble:
         as_it_is = np.array([float(getattr(member, "as_it_is", False)) for member in self.members])
         start = as_it_is / as_it_is.sum() if as_it_is.any() else None
         w, s = self._weigh_alike(told, prior, start=start)
-        self._own[_ELSEWHERE] = w, np.maximum(s, prior.min())  # no smaller than stated by analytic members
+        self._own[_ELSEWHERE] = w, np.maximum(s, prior.min())  # at least the smallest stated error
         mean, spread = self._combined(self._w, self._s, self._own, *told.asked(np.arange(len(told.y))))
         self._stretch_elsewhere = weighing.stretch_of_wholes(told.y, mean, spread, told.jobs)
 
