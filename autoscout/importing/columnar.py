@@ -16,7 +16,7 @@ _DELIMITERS = ",;\t|"
 # In a file with semicolons as separators, a comma is a decimal sign (as in German), unless it may separate thousands.
 _DECIMAL_COMMA = re.compile(r"([-+]?0|[-+]?\d+(?=,(?!\d{3}$))),(\d+)")
 _LINE = 2**24  # character limit of a line and of a field
-# decompressed size limits: in bytes; as a multiple of the compressed size
+# A gzip file is refused if its content exceeds both this size in bytes and this multiple of the compressed size.
 _UNPACKED_BYTES, _UNPACKED_RATIO = 2**25, 200
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 Field = tuple[int, Any]  # (field number, an integer or the bytes of anything else)
-# sizes in bytes in W&B's format: of a block; of the header of the file and of each record fragment
+# bytes of a block in W&B's format; bytes of the header of the file, and of each record fragment's header
 _BLOCK, _HEAD = 32768, 7
 _FULL, _LAST = 1, 4  # fragment types: whole record, last fragment (2 is a first fragment, 3 a middle one)
 

@@ -33,8 +33,8 @@ class Spool:
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - deleted together with this object
 
     def add(self, path: Path, found: Iterator[Row], before: tuple[int, int]) -> None:
-        """Adds a file's rows; if the file changed while it was read, only a row with an error. `before`: the result of
-        `changed` before the file was read."""
+        """Adds a file's rows. If the file changed while it was read, adds a single row with an error instead. `before`:
+        the result of `changed` before the file was read."""
         start = self._file.seek(0, 2)
         for row in found:
             self._keep(row)

@@ -59,7 +59,7 @@ def completed(
 
 
 def _shapeless(own: Content) -> Iterator[str]:
-    """Yields a sentence for each entry of a record that has a wrong type and on which further figures depend."""
+    """Yields a sentence for each entry that `completed` cannot use."""
     for key in (*SECTIONS, "peak_tflops", "serving"):
         if not isinstance(own.get(key, {}), Mapping):
             yield f"{key} is not a table"

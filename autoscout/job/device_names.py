@@ -12,8 +12,8 @@ from autoscout.job.words import nearest_name
 # Lower bound on the memory that a driver reports, relative to the nominal size (error correction reserves some).
 KEPT = 0.88
 UNKNOWN_CAPABILITY = 0.0  # value for devices without a record
-_VARIANT_HAS = 1.1  # a memory size in a name above this multiple of the record's means a different variant
-_ROUNDED = 0.98  # a memory size below this multiple also means a different variant
+_VARIANT_HAS = 1.1  # a name with more than this multiple of the record's memory denotes a different variant
+_ROUNDED = 0.98  # so does a name with less than this multiple
 # Words in a name that mean different clocks, different links or only a part of a device. Such variants have no record.
 _VARIANT = re.compile(r"\b\d+ ?w\b|\bnvl\b|\bmig\b|\b\dg\.\d+gb\b|\bmax q\b|\blaptop\b")
 _FORMS = re.compile(r"\b(pcie|sxm|oam)\d?\b")
@@ -111,8 +111,8 @@ def device_meant(says: str, gib: float | None = None) -> str:
 
 
 def device_within(name: str) -> str:
-    """Returns the device of which all words of the name occur in this text, such as "a100-pcie" for "A100-80GB-PCIe";
-    "" if there is none."""
+    """Returns the longest device name whose words all occur in this text, such as "a100-pcie" for "A100-80GB-PCIe"; ""
+    if there is none."""
     text = plain(name)
     return max((known for known in kinds() if all(part in text for part in known.split("-"))), key=len, default="")
 

@@ -34,6 +34,6 @@ def published(named: str) -> dict[str, Any]:
 
 
 def _is_of(name: str, plain: str) -> bool:
-    """Whether a model's name begins with a preset's name and does not continue to the name of a different release (v3,
-    v3.2) or model."""
+    """Whether a model's name (`plain`) begins with a preset's `name`, and the rest does not make it the name of a
+    different release (v3, v3.2) or model."""
     return plain.startswith(name) and not _ANOTHER.match(plain, len(name))

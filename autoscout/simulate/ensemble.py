@@ -22,7 +22,7 @@ from kb.records import Configuration, Job, Measurement
 # Targets with sharding knobs of their own. The memory model understands such knobs only if the catalog maps them to
 # columns of the model.
 _OWN_KNOBS = ("command", "deepspeed")
-MIN_ROWS = 16  # twice the regressors of the paper's largest regression, because a fit to fewer rows is arbitrary
+MIN_ROWS = 16  # twice the regressors of the AutoScout paper's largest regression; a fit to fewer rows is arbitrary
 
 LEAST = 0.005  # ensemble weights below this share are not reported
 Predictor = Callable[[np.ndarray], np.ndarray]
@@ -41,8 +41,8 @@ class Simulators:
         bases: Callable[[], list[Member]] | None = None,
     ) -> None:
         """`bases()`: creates the simulators that need no measured rows; by default the `analytic` ones for the job's
-        task. `published`: use only the paper's four regressions, weighted by its equation 2. `past`: measurements of
-        other jobs with the same target."""
+        task. `published`: use only the four regressions of the AutoScout paper, weighted by its equation 2. `past`:
+        measurements of other jobs with the same target."""
         self.job, self.space = job, space
         self.attributes = encode.of_job(job)
         rule: Rule = "published" if published else "best"
@@ -147,8 +147,8 @@ def fit(job: Job, space: Space, rows: Iterable[Measurement], published: bool = F
 
 def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | None:
     """The memory model, corrected by the job's measurements; None if it does not apply."""
-    # The model needs a device memory limit, which CPU ranks lack, and the model's shapes. Jobs that design whole
-    # clusters (with network knobs such as `npus_1`) have a memory model of their own.
+    # The memory model needs a limit on the device's memory, which CPU ranks lack, and the sizes of the job's model.
+    # Jobs that design whole clusters (with network knobs such as `npus_1`) have a memory model of their own.
     unlike = (job.target in _OWN_KNOBS and not space.simulated) or "npus_1" in space.knob
     shapeless = not job.model.layers or not job.traffic.seq_len
     if job.task == "serve" or any(map(is_cpu, device_counts(job))) or shapeless or unlike:

@@ -1,6 +1,6 @@
-"""The guard (paper §3.3) decides whether simulations may replace experiments: it allows this while the MAPE of the last
-checks (simulated configurations that were also measured) is at most a tolerance ε. Beyond the paper, it also judges
-regions (all configurations with one value of a knob) by the checks within the region."""
+"""The guard (AutoScout paper, §3.3) decides whether simulations may replace experiments: it allows this while the MAPE
+of the last checks (simulated configurations that were also measured) is at most a tolerance ε. Beyond the paper, it
+also judges regions (all configurations with one value of a knob) by the checks within the region."""
 
 from collections import deque
 from collections.abc import Mapping

@@ -189,7 +189,7 @@ def _choices(job: Job) -> dict[str, list[int]]:
 
 def device_knobs(job: Job) -> tuple[dict[str, str], list[KnobEntry]]:
     """Returns (derived expressions, knobs): `gpus`, the total number of devices, and one knob per kind of device for
-    the number of devices to use, such as the paper's knobs a100 and a40. Both are empty unless `chooses_devices`."""
+    the number of devices of this kind to use, such as a100 and a40. Both are empty unless `chooses_devices`."""
     counts = device_counts(job)
     if not chooses_devices(job):
         return {}, []

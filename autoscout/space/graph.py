@@ -1,7 +1,7 @@
 """The space of configurations: which knobs are active, which values they may take, what is valid, and why not.
 
-Notation (paper §3.2): a *structure* s assigns the sparse knobs, and a *point* x the dense knobs. X(s) is the set of
-valid points of s. The mask M(s), `mask(s)`, maps each active dense knob to its values in X(s).
+Notation (AutoScout paper, §3.2): a *structure* s assigns the sparse knobs, and a *point* x the dense knobs. X(s) is the
+set of valid points of s. The mask M(s), `mask(s)`, maps each active dense knob to its values in X(s).
 
 The valid configurations are compiled once into a diagram (`diagram.py`) without dead ends, so that no search has to
 reject invalid candidates, however large the space is. If the configurations are few enough to list (`enumerable`),

@@ -14,8 +14,8 @@ from autoscout.space.knob import Knob
 from autoscout.space.network import distance, key
 from kb.records import Configuration, Value
 
-# units per factor of 2; bit shift for sparse knobs; bit shift for given knobs (shifts make sums comparable
-# lexicographically)
+# _PARTS: units of distance per factor of 2. _STRUCTURE, _GIVEN: bits by which distances of sparse and of given knobs
+# are shifted left, so that comparing sums compares them lexicographically.
 _PARTS, _STRUCTURE, _GIVEN = 64, 20, 36
 
 

@@ -28,8 +28,8 @@ def opened(catalog: Catalog, attributes: Mapping[str, Any], limits: SpaceLimits)
 
 
 def still_open(limits: SpaceLimits, catalog: Catalog) -> SpaceLimits:
-    """Returns the limits without entries that fix a closed knob to the target's behaviour without the knob, so that a
-    job file remains valid after an upgrade."""
+    """Returns the limits without entries that fix a closed knob to the value that expressions use for it anyway, so
+    that a job file remains valid after an upgrade."""
     done = {n for n, v in limits.fix.items() if n in catalog.closed and catalog.derived.get(n) == repr(v)}
     return msgspec.structs.replace(limits, fix={n: v for n, v in limits.fix.items() if n not in done})
 

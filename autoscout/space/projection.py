@@ -1,4 +1,4 @@
-"""The points X(s) of a structure s, its mask M(s), and the point nearest to given values (paper §3.2)."""
+"""The points X(s) of a structure s, its mask M(s), and the point nearest to given values (AutoScout paper, §3.2)."""
 
 from collections.abc import Iterator, Mapping
 

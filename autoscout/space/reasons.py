@@ -32,8 +32,8 @@ def violations(
     derived: Mapping[str, Expression],
     measured: bool,
 ) -> list[Violation]:
-    """Returns the problems of an assignment. `env`: the values that expressions use. `measured`: the space is a table
-    of measured rows, in which any knob may be missing."""
+    """Returns the problems of an assignment. `env`: the values that expressions use. `measured`: whether the space is
+    a table of measured rows, in which any knob may be missing."""
     names = [knob.name for knob in knobs]
     unknown = [Violation("unknown", f"'{n}'{nearest_name(n, names)}", "") for n in assigned if n not in names]
     wrong = {k.name: v for k in knobs if (v := _of_knob(k, assigned.get(k.name), env, measured)) is not None}

@@ -33,8 +33,8 @@ class Topology:
         return self._ring(size, group, stride, self.hw.island.reduce_scatter, 1.0, channels)
 
     def late(self, group: Array) -> Array:
-        """Extra seconds of a collective between a layer's kernels, where ranks arrive late, compared to an isolated
-        collective."""
+        """Extra seconds that a collective takes between a layer's kernels, because ranks reach it at different times,
+        compared to a collective that runs alone."""
         island = self.hw.island
         return np.where(group > 1, 1e-6 * at(island.inside_us, island.ranks, group), 0.0)
 

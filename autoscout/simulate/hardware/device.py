@@ -84,7 +84,7 @@ class Island(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reduce_scatter: Curve
     all_to_all: Curve
     send: Curve  # point to point, so the curve has a single entry
-    inside_us: list[float]  # (ranks,) extra latency between a layer's kernels, where ranks arrive late
+    inside_us: list[float]  # (ranks,) extra latency between a layer's kernels, see Topology.late
     peers: bool = True
     ring_gb_s: float = 0.0
 

@@ -57,8 +57,8 @@ def lengths(traffic: Traffic, longest: int, count: int) -> tuple[int, Array]:
 
 
 def of_engine(own: Array, everyones: Array) -> Array:
-    """(answers,) answer lengths on the engine that finishes last: an engine's share `own`, including the longest answer
-    of all engines."""
+    """(answers,) answer lengths on the engine that finishes last: one engine's ascending lengths `own`, the last of
+    which is replaced by the longest answer of all engines (the last of `everyones`)."""
     mine = own.copy()
     mine[-1] = max(mine[-1], everyones[-1])
     return mine

@@ -1,5 +1,5 @@
-"""The four simulators of the paper's Table 2: linear regressions of the metric on subsets of the knobs. Each also has a
-variant of log(metric) on log2 of the knobs, because knobs mostly multiply the cost."""
+"""The four simulators of Table 2 of the AutoScout paper: linear regressions of the metric on subsets of the knobs. Each
+also has a variant of log(metric) on log2 of the knobs, because knobs mostly multiply the cost."""
 
 import numpy as np
 

@@ -17,7 +17,7 @@ from kb import store
 from kb.records import Configuration, Job, Measurement
 from kb.similar import FAR, SimilarJob, similar
 
-_JOBS = 3  # number of most similar jobs to learn from; more jobs added nothing or misled
+_JOBS = 3  # number of most similar jobs to learn from; more jobs did not improve predictions
 
 
 class PastJobs:
@@ -32,7 +32,7 @@ class PastJobs:
         return "" if self.ensemble.weights else "what was learned from past jobs does not apply to a different job"
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Does nothing, because Residual and Trees learn this job's corrections on top of it."""
+        """Does nothing, because Residual and Trees, with this simulator as their base, learn this job's corrections."""
 
     def predict(self, columns: Columns) -> Prediction:
         return self.ensemble.predict(columns)

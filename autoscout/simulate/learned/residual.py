@@ -22,7 +22,7 @@ _JOB, _SOFTWARE = 0.2, 0.4  # prior standard deviations of the offset of a job, 
 _OUTLIER = 5.0  # residuals are clipped at this multiple of their median absolute value
 _SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # candidate factors on the prior standard deviations of coefficients and of noise
 _UNUSUAL = 0.5  # penalty on |log scale|: the gain in log evidence that justifies a scale of e or 1/e
-_CARRIES = 8.0  # a correction halves for every so many doublings beyond the fitted range
+_CARRIES = 8.0  # number of doublings beyond the fitted range after which a correction is halved
 _MOST_VALUES, _MOST_PRODUCTS, _MOST_LEVELS = 12, 8, 200  # limits, because a fit's time is cubic in the regressors
 
 

@@ -1,14 +1,15 @@
-"""The ensemble (paper appendix B): simulators, its members, weighted by their accuracy on held-out rows.
+"""The ensemble (AutoScout paper, appendix B): its members are simulators, weighted by their accuracy on held-out rows.
 
-Published rule: ĉ = Σ wᵢ ĉᵢ, wᵢ = max(0, Rᵢ²) / Σ max(0, Rⱼ²) (equation 2) Stacked rule: log ĉ = Σ wᵢ log ĉᵢ, w ≥ 0, Σ w
-= 1, least squares on the held-out log errors (Breiman, "Stacked regressions", 1996), shrunk towards weights by the
-members' precisions while there are few rows. Nested cross-validation chooses the rule with the smaller error. Each pair
-of framework and device has weights of its own, shrunk towards the global ones, because a member that is accurate for
-one engine may be inaccurate for another. For frameworks without measured rows (or, if all rows are of one framework,
-for another version or device), weights and interval come from holding out whole frameworks, shrunk towards the
-uncorrected analytic members. So the weight of a correction depends on how much it helps on frameworks that it was not
-fitted on. A member loses weight on rows that it cannot predict, and on rows for which it states a larger error than
-usual."""
+Published rule: ĉ = Σ wᵢ ĉᵢ, wᵢ = max(0, Rᵢ²) / Σ max(0, Rⱼ²) (equation 2).
+Stacked rule: log ĉ = Σ wᵢ log ĉᵢ, w ≥ 0, Σ w = 1, by least squares on the held-out log errors (Breiman, "Stacked
+regressions", 1996), shrunk towards weights by the members' precisions while there are few rows.
+
+Nested cross-validation chooses the rule with the smaller error. Each pair of framework and device has its own weights,
+shrunk towards the global ones, because a member that is accurate for one engine may be inaccurate for another. For
+frameworks without measured rows (or, if all rows are of one framework, for another version or device), weights and
+interval come from holding out whole frameworks, shrunk towards the uncorrected analytic members. So the weight of a
+correction depends on how much it helps on frameworks that it was not fitted on. A member loses weight on rows that it
+cannot predict, and on rows for which it states a larger error than usual."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ _GROUPS = 2  # from this number of jobs on, folds consist of whole jobs
 _FEW = 12  # with fewer rows, each row is its own fold
 _MANY = 2000  # from this number of rows on, three folds suffice to estimate the error
 _ALL = 10.0  # strength of the shrinkage towards the global weights, in measured rows of the same framework and device
-_SURE = 0.9  # if members with weight keep less than this share on a row, members without weight predict it, too
+_SURE = 0.9  # if the weighted members keep less than this share of the weight on a row, the others predict it, too
 _LEARNED = 1.0  # prior log error of a learned member, so large that it needs measurements to get weight
 _ELSEWHERE = -1.0  # software number of rows whose framework has no fitted rows
 
@@ -105,7 +106,7 @@ class Ensemble:
         self.rows = len(values)
         jobs = 0 if groups is None else len(np.unique(groups))
         whole = jobs >= _GROUPS
-        alike = np.broadcast_to(job_of(columns), len(y)) if whole else np.arange(len(y))  # one job
+        alike = np.broadcast_to(job_of(columns), len(y)) if whole else np.arange(len(y))  # else independent rows
         told = _Told(y, L, E, np.broadcast_to(software_of(columns), len(y)), alike)
         self._w, self._s, self._own = self._choose(told, fold, prior)
         mean, spread = self._combined(self._w, self._s, self._own, told.software, L, E)
@@ -201,7 +202,7 @@ class Ensemble:
             both = np.isfinite(misses["stacked"] + misses["published"])
             worse = misses["published"][both].mean() >= misses["stacked"][both].mean() if both.any() else True
             self.rule = "stacked" if worse else "published"
-            if not worse and not weighing.published(told.y, told.L).any():  # the published rule gives no member weight
+            if not worse and not weighing.published(told.y, told.L).any():  # all weights of the published rule are 0
                 self.rule = "stacked"
         return self._weigh(told, prior)
 
@@ -268,7 +269,7 @@ class Ensemble:
         as_it_is = np.array([float(getattr(member, "as_it_is", False)) for member in self.members])
         start = as_it_is / as_it_is.sum() if as_it_is.any() else None
         w, s = self._weigh_alike(told, prior, start=start)
-        self._own[_ELSEWHERE] = w, np.maximum(s, prior.min())  # no smaller than stated by analytic members
+        self._own[_ELSEWHERE] = w, np.maximum(s, prior.min())  # at least the smallest stated error
         mean, spread = self._combined(self._w, self._s, self._own, *told.asked(np.arange(len(told.y))))
         self._stretch_elsewhere = weighing.stretch_of_wholes(told.y, mean, spread, told.jobs)
 

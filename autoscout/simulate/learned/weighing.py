@@ -63,10 +63,11 @@ def stacked(
     start: np.ndarray | None = None,
     worth: float = _PRIOR_ROWS,
 ) -> np.ndarray:
-    """min (y − L·w)ᵀ Σ⁻¹ (y − L·w) + λ‖w − w₀‖², w ≥ 0, Σ w = 1: w₀ is `start`, by default weights by precision, and λ
-    is chosen so that w₀ counts as `worth` rows. `jobs` (n,): rows with the same number have correlated errors, Σ = σ²
-    (1 + ρ / (1 − ρ) [same job]), with σ² the variance of a row within its job. With a strong correlation ρ, the rows of
-    a job together count little for its mean error, but fully for comparing its layouts (generalized least squares)."""
+    """The weights w ≥ 0, Σ w = 1, that minimize (y − L·w)ᵀ Σ⁻¹ (y − L·w) + λ‖w − w₀‖². w₀ is `start`, by default
+    weights by precision, and λ is chosen so that w₀ counts as `worth` rows. `jobs` (n,): rows with the same number have
+    correlated errors, Σ = σ² (1 + ρ / (1 − ρ) [same job]), with σ² the variance of a row within its job. With a strong
+    correlation ρ, the rows of a job together count little for its mean error, but fully for comparing its layouts
+    (generalized least squares)."""
     from scipy.optimize import nnls
 
     start = by_precision(s) if start is None else start
@@ -74,7 +75,7 @@ def stacked(
         return start
     filled = np.where(np.isfinite(L), L, y[:, None] + 3 * s)  # a missing prediction counts as a miss of 3 s
     misses, alone = _whitened(_trusted(filled - y[:, None]), start, jobs)
-    pull = math.sqrt(worth * alone) * s  # λ in the units of the misses
+    pull = math.sqrt(worth * alone) * s  # √λ, in the units of the misses
     firm = 1e3 * float(np.abs(misses).max() + pull.max())
     a = np.concatenate([misses, np.diag(pull), np.full((1, len(s)), firm)])
     b = np.concatenate([np.zeros(len(y)), pull * start, [firm]])
@@ -158,9 +159,9 @@ def _students(freedom: float) -> float:
 def stretch(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, jobs: int = 0) -> float:
     """The factor on `spread` with which ±1.64 spreads cover 90 % of new rows, calibrated on held-out rows.
 
-    With many rows, the conformal quantile of the normalised misses (Lei et al., 2018). With few, Student's t around
-    their root mean square, in which the stated spread counts as _PRIOR_CHECKS rows. `jobs` > 0: that many whole jobs
-    were held out, so only that many misses are independent, and Student's t widens the interval."""
+    With many rows, it is the conformal quantile of the normalised misses (Lei et al., 2018). With few, it follows from
+    Student's t and their root mean square, in which the stated spread counts as _PRIOR_CHECKS rows. `jobs` > 0: that
+    many whole jobs were held out, so only that many misses are independent, and Student's t widens the interval."""
     z = np.abs(y - mean) / spread
     z = z[np.isfinite(z)]
     n = len(z)

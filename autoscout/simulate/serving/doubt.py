@@ -32,7 +32,7 @@ _FLUID_TAIL = {"ttft": 0.40, "tpot": 0.25, "itl": 0.50, "e2el": 0.35}
 _OTHER_HOST = 0.115  # log error if host overheads come from another device (H100)
 _SCALED = 0.15  # log error if the constants of kernels are scaled from another device
 _GUESSED = 0.15  # log error of speculative decoding, whose acceptance varies with the position; assumed, not measured
-_MIXTURE = 0.10  # MoE models
+_MIXTURE = 0.10  # log error of MoE models
 # Log error of a release later than `Family.read_until` (the last examined release). Releases of vLLM a year apart
 # differ by 6 to 20 % in time per token (Llama-3.3-70B in FP8, 120 rows).
 _STRANGE_RELEASE = 0.1

@@ -19,8 +19,8 @@ from autoscout.simulate.serving.steps import (
     raise_us,
 )
 
-# largest share of a different cache that a run may fill for its result to be valid with that cache too, because some
-# engines keep blocks free
+# A run would have been identical with a different cache size if it fills at most this share of that cache. The share is
+# below 1, because some engines keep blocks free.
 _FILLED = 0.98
 
 

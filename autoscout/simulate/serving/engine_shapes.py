@@ -91,7 +91,7 @@ class EngineShapes:
     windowed: np.ndarray
     params_bytes: np.ndarray  # bytes of weights on the fullest device
     overlap: np.ndarray  # whether the host prepares the next step while the device works
-    eager: np.ndarray  # no CUDA graphs, so kernels are launched one by one
+    eager: np.ndarray  # whether kernels are launched one by one, without CUDA graphs
     graph_tokens: np.ndarray  # tokens of the largest step that runs from a CUDA graph
     graph_decodes: np.ndarray  # tokens of the largest step without prompts that runs from a CUDA graph
     python_host: np.ndarray  # False for an engine in C++, which launches kernels without delay

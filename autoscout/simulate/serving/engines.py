@@ -36,8 +36,9 @@ class Defaults:
 def defaults(
     device: ServingDevice, known: Engines, offline: np.ndarray, context: np.ndarray, tp: Any, of_harmony: np.ndarray
 ) -> Defaults:
-    """The defaults of n configurations. `offline`: (n,) fixed batches, which run without an API server. `context`: the
-    longest request in tokens. `of_harmony`: GPT-OSS models, whose prompts use no chat template."""
+    """The defaults of n configurations. `offline`: (n,) whether it is a fixed batch, which runs without an API server.
+    `context`: the longest request in tokens. `of_harmony`: (n,) whether the model is of the GPT-OSS family, whose
+    prompts use no chat template."""
     gib = min(device.memory_gib, _SMALL_GIB) if device.kernels.small_steps else device.memory_gib
     batched = np.where(
         offline,

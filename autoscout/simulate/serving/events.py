@@ -81,7 +81,7 @@ class _Simulation:
         self.free = self.blocks
         self.promised = 0  # blocks that the running sequences will hold at their ends
         self.held = self.at_once = self.most = 0
-        self.short = self.cut = False  # short, cut: whether any request waited for blocks, for token budget
+        self.short = self.cut = False  # whether a request waited for blocks (short), for token budget (cut)
         self.refused: list[int] = []
         self.prefix = requests.shared_prefix // block * block if limits.prefix_caching else 0
         self.prefix_ready = False
@@ -212,7 +212,7 @@ class _Simulation:
             tokens = min(s.known - max(cached, s.done), self.long_prompt)
             if tokens > budget and limits.chunked and v1:
                 tokens = budget
-            elif tokens > budget and (batch or not limits.chunked):  # V0's chunks run back to back
+            elif tokens > budget and (batch or not limits.chunked):  # V0's chunks run back to back, as one step
                 self.cut = True
                 break
             # Reserves blocks for the whole prompt. vLLM allocates them by chunk, but admits no other request before its

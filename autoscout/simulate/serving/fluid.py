@@ -228,7 +228,7 @@ Quantiles = dict[str, Callable[[float], np.ndarray]]
 def _latencies(
     s: Setup, mean: dict[str, np.ndarray], at: Quantiles, wanted: Collection[str] | None
 ) -> dict[str, np.ndarray]:
-    """Latency metrics in ms. `mean`: seconds of ttft, tpot, itl and e2el; `at`: seconds by quantile (functions)."""
+    """Latency metrics in ms. `mean`: seconds of ttft, tpot, itl and e2el; `at`: functions from quantile to seconds."""
     found = {f"{what}_mean_ms": values for what, values in mean.items()}
     for p, q in QUANTILES.items():
         found |= {

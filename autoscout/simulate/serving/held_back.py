@@ -39,7 +39,7 @@ class Turns:
 
     def __init__(self, limits: EngineLimits) -> None:
         self.one, self.several, self.apart = limits.held, min(limits.held_several, limits.held), limits.apart
-        self.since, self.alone = self.one, False  # steps since the last prompts; whether that step had only prompts
+        self.since, self.alone = self.one, False  # steps since the last one with prompts; whether it had only prompts
 
     def left(self, waiting: int) -> int:
         """Number of steps before one may contain prompts; 0 if the next step may."""
@@ -48,7 +48,7 @@ class Turns:
         return max((self.several if waiting > 1 else self.one) - self.since, 0)
 
     def read(self, alone: bool) -> None:
-        """Records a step with prompts. `alone`: it did not decode any sequence."""
+        """Records a step with prompts. `alone`: whether it decoded no sequence."""
         self.since, self.alone = 0, alone
 
     def passed(self, steps: int) -> None:

@@ -22,13 +22,13 @@ from kb.records import Traffic
 
 _SATURATED = 0.9  # an engine falls behind if it answers less than this share of the requests that arrive
 _GROWING = 1.5  # the queue grows if the latencies of the last quarter exceed those of the first by this factor
-_LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # duration of a load in answer times; limit on its requests
+_LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # duration of a load, in answer times; most requests of a load
 # _OCTAVES: octaves searched below capacity. _ROUNDS: rates tried per round → number of rounds that reach a resolution
 # of 2.2 %.
 _OCTAVES, _ROUNDS = 8, {1: 8, 15: 2}
 _FEW = 64  # up to this many configurations, evaluating several rates at once takes hardly longer than one
 _SLOW = 0.02  # requests per second to start from without an estimate
-# steps of the search, as exponents of RATES_APART: initial; size up to which they double; final
+# Steps of the search, as exponents of RATES_APART. _STEPS: the first; _FAR: they double up to it; _MOST: the last.
 _STEPS, _FAR, _MOST = 8, 64, 192
 _SURE = 2.0  # a limit is clearly broken if this many times the allowed number of requests (plus two) exceed it
 _EASY = 0.75  # a limit is clearly kept if no request exceeds this share of it

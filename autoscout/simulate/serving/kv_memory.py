@@ -50,7 +50,7 @@ def memory(
     several = e.tp * e.pp > 1
     other = np.where(several, known.own(lambda k: k.memory.outside_nccl_gib), known.own(lambda k: k.memory.outside_gib))
     left = device_gib * utilization - weights - activations - other
-    apart = known.rules(lambda k: k.room.apart)  # the utilization does not cover activations
+    apart = known.rules(lambda k: k.room.apart)  # whether the utilization excludes activations
     left = np.where(apart, (device_gib - other) * utilization - weights, left)
     of_free = known.rules(lambda k: k.room.of_free)
     left = np.where(of_free, utilization * (device_gib - weights - activations - other), left)

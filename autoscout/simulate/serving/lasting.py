@@ -246,7 +246,7 @@ def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -
         starts / np.maximum(-np.expm1(-starts), 1e-12), 1.0, np.maximum(k.free / mean(load.inputs.tokens), 1.0)
     )
     mixed = mean((k.own - k.left) * k.full + k.left**2) / k.moments[0]
-    by_time = plain + np.maximum(mixed - plain, 0.0) * together  # `mixed` may assume fewer requests
+    by_time = plain + np.maximum(mixed - plain, 0.0) * together  # `mixed` may be computed for fewer running requests
     share = np.clip((token - plain) / np.maximum(by_time - plain, 1e-12), EDGE, 1 - EDGE)
     at_first = share * by_time / (share * by_time + (1 - share) * plain)
     used = used_of(k, rate)
@@ -256,7 +256,7 @@ def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -
     sums = (1 - kept**gaps) / (1 - kept)
     of_each = np.clip(share + (at_first - share) * sums / gaps, EDGE, 1 - EDGE)
     alike = np.clip(((1 + kept) / (1 - kept) - 2 * kept * sums / ((1 - kept) * gaps)) / gaps, EDGE, 1 - EDGE)
-    correlation = np.clip(np.sin(np.pi / 2 * alike), EDGE, 1 - EDGE)  # exact at 1/2
+    correlation = np.clip(np.sin(np.pi / 2 * alike), EDGE, 1 - EDGE)  # exact if the mean share is 1/2
     spread = np.sqrt(correlation / (1 - correlation))
     return Answering(of_each, ndtri(of_each) * np.sqrt(1 + spread**2), spread, by_time, plain)
 

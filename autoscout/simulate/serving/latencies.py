@@ -23,7 +23,7 @@ FEWEST = 1e-6  # lower bound on the share of good requests, because a rate of 0 
 
 
 def metrics_of_run(run: EngineRun, replicas: float = 1, slo_ms: Mapping[str, float] | None = None) -> dict[str, float]:
-    """The metrics (SERVING_METRICS of job/metrics.py) of `replicas` engines that each had a run like this one, by name.
+    """Metric (of SERVING_METRICS in job/metrics.py) → value for `replicas` engines that each had a run like this one.
 
     `slo_ms`: limits of a good request, by "ttft", "tpot" or "e2el". The result is empty if no request was served."""
     served = ~np.isnan(run.end_s)

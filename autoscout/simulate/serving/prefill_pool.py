@@ -22,7 +22,7 @@ from autoscout.simulate.serving.setup import Setup, setup
 
 Array = np.ndarray
 ERROR = 0.2  # additional log error; assumed
-# iterations of `_closed`: limit, and change of arrival times (as a share of the run) at which they stop
+# _ROUNDS: most iterations of `_closed`; _SETTLED: they stop if arrival times change by less than this share of the run
 _ROUNDS, _SETTLED = 16, 0.005
 
 

@@ -63,7 +63,7 @@ class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A device's constants in the serving model. `sms`: number of multiprocessors; `memory_gib`: as its driver reports;
     `formats`: number formats that its matrix units support. `lasting`: by format, the speed of long sequences of
     products under the power limit, relative to `gemm.tflops`. `borrowed`: groups of constants scaled from another
-    device (`lender`); `same`: the lender has the same kernels and host."""
+    device (`lender`); `same`: whether the lender has the same kernels and host."""
 
     name: str
     sms: int

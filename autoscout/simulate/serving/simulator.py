@@ -55,7 +55,8 @@ class ServingSimulator:
 
     def __init__(self, metric: str) -> None:
         self.metric = metric
-        # Number of framework and device → (correction log(measured / predicted), remaining error); key None: all rows.
+        # Hash of framework and device (encode.software_of), None for all rows → (correction log(measured / predicted),
+        # remaining error)
         self.levels: dict[float | None, tuple[float, float]] = {}
         # (framework, values of unstated columns) → log likelihood
         self.unsaid: dict[tuple[str, unsaid.Choice], float] = {}

@@ -99,7 +99,7 @@ class StepTimes:
         return on_device + host
 
     def decode(self, seqs: int) -> float:
-        """Device seconds of a decode step, or with a pipeline of one micro batch, without the time per token of
+        """Device seconds of a decode step (with a pipeline, of one of its micro batches), without the time per token of
         context."""
         if self.pp == 1 and self.checked == 1 and seqs <= FINE:
             return self.linear[seqs] + self.logits[seqs] + self.attention[seqs]

@@ -51,9 +51,9 @@ def replayed(
 def supposed(
     gathers: float, reduces: float, knobs: Mapping[str, object], buckets: float, cover: float, first: bool
 ) -> ReplayedExchange:
-    """An estimate for traces without an order, given the total seconds of weight `gathers` and of gradient `reduces`,
-    and the number of buckets. `cover`: seconds of the last micro batch's backward passes; `first`: whether gradients
-    are sent bucket by bucket, as on the first pipeline stage or with chunks."""
+    """Estimates the result of `replayed` for traces without an order, given the total seconds of weight `gathers` and
+    of gradient `reduces`, and the number of buckets. `cover`: seconds of the last micro batch's backward passes;
+    `first`: whether gradients are sent bucket by bucket, as on the first pipeline stage or with chunks."""
     by_bucket = bool(knobs.get("overlap_grad")) and first
     tail = reduces / max(buckets, 1.0)
     after = max(reduces - cover, tail) if by_bucket else reduces

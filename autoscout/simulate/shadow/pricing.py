@@ -90,7 +90,7 @@ def priced(
     if more := _of_the_busiest(ranks, plain, on):
         made = [_with(stage, more) for stage in made]
     inner = made[1:-1] or made[:1]
-    # Index of the stage of the second inner trace, or without such a trace of the last stage.
+    # Index of the stage that the second inner trace is of; without such a trace, index of the last stage.
     others = int(plain[2].rank * pp // _world(knobs)) if len(inner) > 1 else pp - 1
     along = [made[0], *inner[:1] * (others - 1), *inner[-1:] * (pp - 1 - others), made[-1]] if pp > 1 else [made[-1]]
     overlapped = bool(knobs.get("overlap_p2p")) and int(knobs.get("vpp", 1)) > 1

@@ -78,9 +78,9 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """A measurement of one rank that ran alone on a real device, with real kernels and fake collectives. Seconds:
-    `micro_batch_s` per micro batch, `once_s` of the passes' work once per step, `optimizer_s` of the optimizer step;
-    `spread`: relative standard deviation of these times between repeats. `allocated`, `reserved`: peak bytes of torch's
-    allocator (0 on a CPU)."""
+    `micro_batch_s` per micro batch, `once_s` for the part of the passes that runs once per step, `optimizer_s` for the
+    optimizer step; `spread`: relative standard deviation of these times between repeats. `allocated`, `reserved`: peak
+    bytes of torch's allocator (0 on a CPU)."""
 
     rank: int
     verdict: Verdict

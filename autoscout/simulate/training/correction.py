@@ -6,7 +6,7 @@ covariance
     u u' × ( LEVEL²                    everything is slower or faster than predicted
            + FAR × layouts )
   + e e' × ( JOB² [same job]           one job is slower or faster
-           + SOFTWARE² [same software] one framework on one kind of device is
+           + SOFTWARE² [same software] one framework on one kind of device is slower or faster
            + (1 − FAR) × layouts [same software] )
   + NOISE²                             log error of one measurement, with
 

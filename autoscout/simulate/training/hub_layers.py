@@ -34,7 +34,7 @@ def kept_of_hub(x: Inputs, tokens: Array) -> tuple[Array, Array]:
     weights keeps a copy of its input; each adapter keeps one in fp32."""
     h, attended, keys = x.hidden, x.heads * x.head_dim, 2 * x.kv_heads * x.head_dim
     wide, frozen = x.hub == 4, x.lora > 0
-    inputs = np.where(x.gated > 0, 2.0, 1.0)  # products after the second norm
+    inputs = np.where(x.gated > 0, 2.0, 1.0)  # number of products that read the second norm's output
     one_kernel = x.bias > 0  # LayerNorm is one kernel and keeps its input
     norm = np.where(one_kernel, x.hub, 4.0 + np.where(frozen, 0.0, x.hub))
     # Bytes of input copies per hidden element: 2 for each product with cast weights, or for each adapter; otherwise
@@ -42,10 +42,10 @@ def kept_of_hub(x: Inputs, tokens: Array) -> tuple[Array, Array]:
     copies = np.where(np.where(frozen, x.adapters > 0, wide), (3.0 + inputs) * 2, 4.0)
     stream = h * (2 * norm + copies)
     core = 4.0 * attended + 2.0 * keys  # bytes of queries, keys, values and output
-    read = np.where(frozen & (x.adapters == 0), 0.0, 2.0)  # input of the next product
+    read = np.where(frozen & (x.adapters == 0), 0.0, 2.0)  # bytes of the next product's input
     plain = np.where(x.gated > 0, 6.0, 2.0) + read
     activated = np.where(_composed(x), COMPOSED_GELU[0], plain) * x.ffn
-    apart = np.where(frozen & (x.adapters > 0), 2.0 * attended, 0.0)  # adapter's copy of the output
+    apart = np.where(frozen & (x.adapters > 0), 2.0 * attended, 0.0)  # an adapter's copy of the attention output
     return tokens * (stream + core + activated + apart), SCORE * tokens * x.heads * x.seq_len * (x.attention == 0)
 
 

@@ -101,13 +101,14 @@ DEFAULTS: dict[str, Any] = {
     "lora_rank": 16.0,  # the rank of MLPerf's llama2_70b_lora
     "adapter_width": np.nan,  # summed inputs and outputs of adapted products; NaN: attention's, as in MLPerf
     "frozen_layers": 0.0,  # number of leading layers that are not trained (nor is the embedding)
-    # sequence packing: 1: several samples per sequence; sequences per sample; tokens of a sample's attention
+    # sequence packing (1: several samples per sequence); packed_share: sequences per sample; packed_context: length of
+    # samples, averaged over tokens
     "packing": 0.0,
     "packed_share": 1.0,
     "packed_context": "seq_len",
     "norms": 2.0,  # per layer
-    # RL post-training: GiB of the rollout engine during training (resident) and during rollouts; shares of weights and
-    # optimizer state that the trainer keeps during rollouts; bytes per weight of the reference model
+    # RL post-training: GiB of the rollout engine during training (resident_gib) and rollouts (engine_gib); shares of
+    # weights and optimizer state that the trainer keeps during rollouts; bytes per weight of the reference model
     "resident_gib": 0.0,
     "engine_gib": 0.0,
     "kept_weights": 1.0,

@@ -10,8 +10,8 @@ from autoscout.simulate.training.inputs import Inputs
 
 Array = np.ndarray
 # Operators of a layer's two adapters per pass, separate and fused: dropout, two products, scaling and adding for each.
-# (Backward, their weight gradients replace the four of the frozen products.) ADAPTED_SENT: additional collectives with
-# tensor parallelism, two of the adapters' inner values and one of an output.
+# (In the backward pass, the adapters' weight gradients replace those of the four frozen products.) ADAPTED_SENT:
+# additional collectives with tensor parallelism, two of the adapters' inner values and one of an output.
 ADAPTED, ADAPTED_SENT = (10.0, 6.0), 3.0
 
 

@@ -302,9 +302,9 @@ def _feed_forward(
 
 
 def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Array]:
-    """((n,) seconds forward, (n,) backward) of a layer's adapters: two thin, memory-bound products each, counted from
-    NeMo. Forward, dropout reads the input and writes it with a mask, and the product reads it; the output is written,
-    scaled and added to the frozen product's. Backward moves as much and sums two gradients. Fused (TEFusedLoRALinear),
+    """((n,) seconds forward, (n,) backward) of a layer's adapters: two thin, memory-bound products each, as in NeMo.
+    Dropout reads the input and writes it with a mask, a product reads it, and the output is written, scaled and added
+    to the frozen product's. The backward pass moves as much and sums two gradients. If fused (TEFusedLoRALinear), the
     products scale and accumulate, one of two inputs has 8 bits, and masks have one bit per value."""
     if not np.any(x.lora > 0):
         return np.zeros(1), np.zeros(1)
@@ -393,14 +393,14 @@ def _tensor_parallel(
     reduced = topology.all_reduce(size, x.tp, one)
     gathered = topology.all_gather(GATHERED.get(x.dtype, 1.0) * size, x.tp, one)
     scattered = topology.reduce_scatter(size, x.tp, one)
-    # Backward, inputs are gathered again for weight gradients, which the product of input gradients hides.
+    # The backward pass gathers inputs again for weight gradients, hidden by the products for input gradients.
     seconds = blocks * (np.where(x.sp > 0, gathered + scattered, reduced) + topology.late(x.tp))
     split = (x.lora > 0) & (x.sp > 0) & (x.tp > 1)
     if not np.any(split):
         return (seconds, np.zeros(1)), (seconds, np.zeros(1))
 
-    # The first adapter's input is a norm's output, gathered in 16 bits without overlap. Backward, frozen weights have
-    # no weight gradients to hide the scatter of this norm's gradients and, without tp_comm_dgrad, of the other norm's.
+    # The first adapter's input is a norm's output, gathered in 16 bits without overlap. In the backward pass, no weight
+    # gradients hide the scatter of this norm's gradients and (without tp_comm_dgrad) of the other norm's gradients.
     # The second adapter's output is exchanged (all2all_hp2sp of NeMo's parallel_adapters.py) and copied.
     whole, swapped = topology.all_gather(size, x.tp, one), topology.all_to_all(size / x.tp, x.tp, one)
     swapped = swapped + memory_bound(hw, 2 * size / x.tp, hw.elementwise.bandwidth)

@@ -168,8 +168,8 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     split = np.where(x.hub > 0, hub.LOGITS * tokens * x.vocab, split)
     head = np.where(ends, split + 2 * inputs, 0.0)
     masks = np.where(index == 0, x.dropout * own * x.hidden, 0.0)
-    # Backward, after the loss is freed, unfused attention holds the gradients of its scores before and after the
-    # softmax. With plain operators it also holds scaled, masked and fp32 scores with their gradients.
+    # In the backward pass, after the loss is freed, unfused attention holds the gradients of its scores before and
+    # after the softmax. With plain operators it also holds scaled, masked and fp32 scores with their gradients.
     each = 2 * b + np.where(x.fused_activation == 0, 20.0, 0.0)
     gradients = np.where(x.attention == 0, each * tokens * x.heads * x.seq_len / x.tp, 0.0)
     back = np.where(x.attention == 0, np.maximum(working + gradients - head, 0), working)
@@ -214,7 +214,7 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -
     dense = tokens * x.ffn / x.tp * np.where(eager, np.where(gated, *INNER), inner)
     inside = x.expert_ffn * inner
     sparse = own * x.topk * ((b + product) * h + inside) + own * x.experts * 4 + tokens * x.shared_ffn / x.tp * inner
-    sparse = sparse * (1 - share)  # of layers with experts
+    sparse = sparse * (1 - share)  # averaged over all layers
     others = x.heads * x.head_dim + (matrices - 1) * h + x.ffn  # widths of the inputs of the other products
     copies = np.where(x.lora > 0, ADAPTED * tokens * (h + np.where(x.adapters > 0, others, 0.0)), 0.0)
     copies = copies + np.where(x.lora == 2, QUANTISED_INPUT * tokens * (h + others), 0.0)

@@ -27,7 +27,7 @@ from autoscout.simulate.training.inputs import CODED, by_precision, complete
 
 Array = np.ndarray
 UNKNOWN = "unknown"
-TELLING = 3.0  # a job's rows count as at most this many, because their errors are correlated; assumed
+TELLING = 3.0  # a job's rows count as at most this many independent rows, because their errors are correlated; assumed
 KNOWN = -1  # code of rows with an empty `software`, whose columns state all that software determines
 _BITS = 40  # bits of conditions in a code of `settled`; higher bits number the stated record
 When = tuple[tuple[str, tuple[Any, ...]], ...]  # (column, allowed values) …; values are (least, most) or names

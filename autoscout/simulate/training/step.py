@@ -220,12 +220,14 @@ def doubts(x: Inputs, fleet: list[Hardware], sent: Array | float = 1.0) -> dict[
         "weights that DeepSpeed gathers module by module": np.where((x.zero == 3) & (x.masters_apart > 0), 0.30, 0.0),
         "the host's memory and processors": np.where((x.cpu_adam > 0) | (x.offload_weights > 0), 0.30, 0.0),
         "experts": np.where(x.experts > 0, 0.20, 0.0),
-        # outside of MLPerf, few layouts of over two ranks were compared: exchanged heads, a ring with one channel
+        # outside of MLPerf, only two layouts with more than two ranks were compared: exchanged heads, and a ring with
+        # one channel
         "context parallelism": np.where(x.cp > 2, np.where((x.cp_comm > 0) | (x.cp_channels > 0), 0.05, 0.15), 0.0),
         # the speed of attention dominates: NeMo's runs were 10 to 30 % slower than predicted
         # (docs/lab/simulators-training.md)
         "sequences of more than 16,384 tokens": np.where(_seen(x) > 16_384, 0.15, 0.0),
-        # compared on one version and one host, whose speed matters for small batches (docs/lab/simulators-training.md)
+        # compared with runs of one version on one host, whose speed matters for small batches
+        # (docs/lab/simulators-training.md)
         "Transformers' own modules": np.where(x.hub > 0, 0.08, 0.0),
         "deterministic kernels": np.where(x.deterministic > 0, 0.05, 0.0),  # the uncertainty of DETERMINISTIC
         # one of Mist's plans took 28 s in one run and 44 s in another on four A10G

@@ -20,7 +20,7 @@ from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.diagnosis import reasons
 from autoscout.simulate.validation.measured import MeasuredRows, read
 
-PAPER = "Table 2, equation 2"  # name of the paper's ensemble in reports
+PAPER = "Table 2, equation 2"  # name in reports of the AutoScout paper's ensemble
 _FOLDS = 8  # largest number of cross-validation folds, each of one or more models
 _MANY, _FEWER_FOLDS = 1000, 4  # larger tables use fewer folds, because event simulations are slow
 _DIFFER = 0.05  # pairs of rows with a smaller log ratio are not ranked, because noise may decide their order
@@ -144,7 +144,7 @@ def _folds(rows: MeasuredRows) -> tuple[np.ndarray, str]:
 
 
 def _held_out(rows: MeasuredRows, fold: np.ndarray) -> dict[str, Prediction]:
-    """Out-of-fold predictions of every member, of the ensemble, and of the paper's ensemble."""
+    """Out-of-fold predictions of every member, of the ensemble, and of the AutoScout paper's ensemble."""
     n = len(rows.values)
     found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 

@@ -148,7 +148,7 @@ def _too_fast(columns: dict[str, np.ndarray], metrics: dict[str, np.ndarray]) ->
     attention = c["hidden"] * c["head_dim"] * (2 * c["heads"] + 2 * c["kv_heads"])
     width = np.where(c["topk"] > 0, c["topk"] * c["expert_ffn"], c["ffn"])
     weights = c["layers"] * (attention + (2.0 + c["gated"]) * c["hidden"] * width)
-    each = np.where(np.char.find(np.char.lower(c["dtype"]), "4") >= 0, 0.5, 1.0)  # smallest format
+    each = np.where(np.char.find(np.char.lower(c["dtype"]), "4") >= 0, 0.5, 1.0)  # lower bound on the bytes per weight
     rates = [hw.memory_gb_s if (hw := hardware(str(name))) else np.inf for name in c["gpu"]]
     least_s = weights * each / (1e9 * np.array(rates) * c["tp"]) * np.maximum(c["output_len"] - 1, 0)
     whole = metrics.get("e2el_mean_ms", np.full(len(least_s), np.nan)) / 1e3
@@ -198,8 +198,8 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
 
 
 def _unsaid_precision(rows: list[dict[str, Any]]) -> np.ndarray:
-    """(n,) whether a row's precision is unknown: it states none, but its source has rows with 8 or 4 bits, at least
-    twice as fast."""
+    """(n,) whether a row's precision is unknown: it states none, but its source also has rows with 8 or 4 bits,
+    which are at least twice as fast."""
     sources = [str(row.get("source")) for row in rows]
     said = [str(row.get("precision") or "").lower() for row in rows]
     fewer = {source for source, name in zip(sources, said, strict=True) if "fp8" in name or "fp4" in name}

@@ -203,7 +203,7 @@ def _columns(row: Row) -> dict[str, Any]:
         out["chunked_prefill"] = 1.0
         out["max_num_batched_tokens"] = out["max_num_batched_tokens"] or float(rules.schedule.cut_step_tokens)
     if rules.room.kept_mib and not _number(row.get("gpu_memory_utilization")):
-        out["gpu_memory_utilization"] = 0.0  # the engine's default, by device
+        out["gpu_memory_utilization"] = 0.0  # 0: the engine's default for the device
     out["model"] = str(row.get("model") or "")
     out["source"] = str(row.get("source") or "")
     out["why_not"] = _why_not(out, noted)

@@ -73,7 +73,7 @@ def of_row(row: Row) -> dict[str, Any]:
     x |= _sharding(own, x)
     x |= {k: v for k, v in trainer.where(x).items() if k not in told}
     x |= _noted(trainer, own, other, x)
-    if "tp" not in x and {"gpus", "pp", "dp"} <= x.keys():  # the mean over stages
+    if "tp" not in x and {"gpus", "pp", "dp"} <= x.keys():  # tp may differ between stages; this is its mean
         x["tp"] = max(x["gpus"] / (x["pp"] * x["dp"]), 1.0)
     if "heads" not in x and "hidden" in x:
         x["heads"] = max(x["hidden"] // 128, 1.0)  # the usual head size

@@ -1,4 +1,4 @@
-"""Python's truth, equality and absence, applied elementwise to arrays.
+"""Python's truth values and ==, applied elementwise to arrays.
 
 An inactive knob without an `off` value is NaN in a column of numbers and None in a column of objects."""
 
