@@ -165,7 +165,7 @@ def _journals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
             continue
         if tail and tail.problem:
             problems.append(str(tail.problem))
-        elif tail and tail.events:  # complete lines are missing, not only an incomplete last one
+        elif tail and tail.events:  # complete lines are not stored yet; an incomplete last line alone is normal
             late.append(door.plain(path.parent.name))
     if late:
         problems.append(

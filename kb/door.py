@@ -23,7 +23,7 @@ _CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # evidence may 
 _ESCAPED = re.compile(  # control characters as JSON escapes or bytes; escaped backslashes are matched to be skipped
     rb"\\\\|\\u00(?:0[0-8b-fB-F]|1[0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])|\\[bfr]|[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]"
 )
-_NAMED = re.compile(rb'"(?:name|preset|session|host)":"(?:[^"\\]|\\.)*"')  # JSON fields with one-line values
+_NAMED = re.compile(rb'"(?:name|preset|session|host)":"(?:[^"\\]|\\.)*"')  # JSON fields whose values must be one line
 _BREAK = re.compile(rb"\\\\|\\[nt]")
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.]+|\w+://[^\s\"']+|\b\d{1,3}(?:\.\d{1,3}){3}:\d+\b")
 _PATH = re.compile(r"(?<![\w./…])((?:~|/[^\s/'\":,;]+)(?:/[^\s/'\":,;]+)*?)((?:/[^\s/'\":,;]+){1,2})(?![^\s'\":,;)])")
@@ -79,7 +79,8 @@ def plain(text: str) -> str:
 
 
 def plain_json(text: bytes) -> bytes:
-    """Replaces control characters in a JSON document's strings by spaces; line ends and tabs only in names."""
+    """Replaces control characters in a JSON document's strings by spaces. Line ends and tabs are only replaced in
+    names."""
 
     def spaced(found: re.Match[bytes]) -> bytes:
         return found[0] if found[0] == b"\\\\" else b" "

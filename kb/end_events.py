@@ -17,7 +17,7 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
     finalist against the default: faster (proven), equal (less than 1 % apart), slower, undecided, alone (one of them
     did not run), designed (costs from a deterministic model, without rounds and intervals); "" in older journals.
     `p_better`: probability that this finalist beats the default; `noise`: standard deviation of the log of one
-    measurement; `more`: total number of rounds that would decide. `over_today`: cost of the present launch
+    measurement; `more`: total number of rounds that a decision would need. `over_today`: cost of the present launch
     (`today_name`) / cost of the winner, if the present launch is neither the winner nor the default."""
 
     winner: Configuration
@@ -91,5 +91,5 @@ class SessionEnded(Event, frozen=True, tag="session_ended"):
     experiments: int
     engine_ms_mean: float
     engine_ms_max: float
-    problem: str = ""  # the error of a failed session, whose exit code follows
+    problem: str = ""  # the error message if the session failed
     exit_code: int = 0

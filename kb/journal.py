@@ -46,7 +46,7 @@ class SessionStarted(Event, frozen=True, tag="session_started"):
 
 class SessionResumed(Event, frozen=True, tag="session_resumed"):
     """`records`: as in SessionStarted, since a later AutoScout may resume the session; `wall`: a new wall-clock limit,
-    with which an earlier verdict is no longer final."""
+    with which the final rounds continue, even after a verdict."""
 
     pid: int
     records: int = 0
@@ -299,7 +299,7 @@ class Journal:
 
     def append(self, *events: Event, sync: bool = True) -> None:
         """Writes one line per event. `sync`: whether to wait until they are on disk, without which a power failure (but
-        not a kill) may lose them. Errors: AutoscoutError if they cannot be written; then no event is."""
+        not a kill) may lose them. Errors: AutoscoutError if they cannot be written; in this case none of them is."""
         if not self.path.exists():
             raise AutoscoutError(
                 f"{self.path} was removed or moved during the session, so measurements cannot be saved; "
@@ -337,8 +337,8 @@ def read(
     path: Path, offset: int = 0, plain: bool = False, damaged: list[AutoscoutError] | None = None
 ) -> Iterator[tuple[AnyEvent, int]]:
     """Yields (event, offset after its line), and stops before an incomplete last line. `plain`: whether to remove
-    control characters; `damaged`: a list to which an error is added for each line that is no event, instead of raising
-    it.
+    control characters; `damaged`: a list that collects an error for each line that is not an event; without it, the
+    first such error is raised.
 
     Errors: AutoscoutError (exit 2) if there is no such file, (exit 1) if it cannot be read."""
     try:

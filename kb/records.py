@@ -44,16 +44,16 @@ def content_hash(value: Any) -> str:
 
 
 def identity(record: msgspec.Struct, **instead: Any) -> msgspec.Struct:
-    """The part of a record from which its id is hashed: the fields in `instead` are replaced, and fields that are
-    `later` additions are left out if they have their default, so that new fields change no existing id. The result must
-    only be encoded."""
+    """The record whose encoding is hashed to obtain an id. Fields in `instead` are replaced. Fields that were added
+    after ids were in use (Strict.later) are omitted if they have their default, so new fields change no existing id.
+    The result must only be encoded."""
     empty = {name: msgspec.UNSET for name, value in _later(type(record)).items() if getattr(record, name) == value}
     return msgspec.structs.replace(record, **instead, **empty)
 
 
 @cache
 def _later(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The default values of those fields of a class that are `later` additions."""
+    """Field → default value, for the fields of a class that were added after ids were in use."""
     known = {f.name: f for f in msgspec.structs.fields(kind)}
     later: tuple[str, ...] = kind.later  # type: ignore[attr-defined]
     return {
@@ -162,10 +162,9 @@ class Objective(Strict, frozen=True):
 
 class Budget(Strict, frozen=True):
     """Limits on the search. `profiles`: number of experiments; `wall`: wall-clock time, such as "20m" ("": no limit);
-    `failures`: share of the experiments that may fail (0: half the share of the space that is expected to fail, and at
-    most a tenth if runs report their memory), or from 1 on, a number of failures after which the search ends;
-    `device_time`: devices × time of the experiments, such as "64h" for eight hours on eight devices.
-    """
+    `failures`: if below 1, the share of the experiments that may fail (0: half the share of the space that is expected
+    to fail, and at most a tenth if runs report their memory); otherwise the number of failures after which the search
+    ends; `device_time`: devices × time of the experiments, such as "64h" for eight hours on eight devices."""
 
     profiles: int = 30
     wall: str = ""

@@ -34,7 +34,8 @@ KNOBS = {
     "gpu_memory_utilization": "DOUBLE",
     **dict.fromkeys(("prefix_caching", "chunked_prefill", "eager"), "BOOLEAN"),
 }
-SERIES = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")  # of a measurement, all are stored or none
+# lists in a measurement; either all of them are stored or none
+SERIES = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")
 PER_RANK = ("per_rank", "rank_devices")  # stored in the same table as the series; NULL if there is no value
 _PLAIN = ("status", "fidelity", "evidence", "cost_s", "device_s", "period")
 INCOMING = {

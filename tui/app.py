@@ -152,7 +152,8 @@ class SessionApp(Wired[None]):
         pane = await self._panes.open(key)
         self.session.watching_devices = key == "cluster"
         self.call_after_refresh(self._opened, pane)
-        typed_in = pane.query("TextArea")  # a text input gets the focus, so that letters are not keys
+        # a text input gets the focus, so that typed letters do not trigger key bindings
+        typed_in = pane.query("TextArea")
         self.set_focus(next((w for w in [*typed_in, *pane.query("Rows, Tree")] if w.focusable), None))
         self.refresh_bindings()
 

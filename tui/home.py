@@ -155,7 +155,7 @@ class HomeApp(Wired[Path]):
                 found[name] = (json.loads(out) or found[name]) if code == 0 else problem.strip()
         self._machines, self._winners = found["_machines"], found["_winners"]
         nothing = isinstance(self._machines, str) and isinstance(self._winners, str)
-        self.query("#known").set_class(nothing, "-nothing")  # a query, because another screen may be in front
+        self.query("#known").set_class(nothing, "-nothing")  # query_one() would fail if another screen is in front
         for panel in self.query(Panel):
             panel.repaint()
 

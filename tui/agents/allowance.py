@@ -27,7 +27,8 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
     device_s: float = 0.0
 
     def inside(self, given: str) -> Path:
-        """The path of a file in the folder. Errors: AutoscoutError (exit 2) if it leads out of it, also by links."""
+        """The path of a file in the folder. Errors: AutoscoutError (exit 2) if it is outside the folder, also through
+        symbolic links."""
         path = (self.folder / given).resolve()
         if "\0" in given or not path.is_relative_to(self.folder.resolve()):
             raise AutoscoutError(f"{door.shown(given)} is not in this server's job folder", 2)

@@ -200,7 +200,7 @@ class Remote:
             try:
                 self._status = msgspec.json.decode(line[1:], type=RemoteStatus)
             except (msgspec.MsgspecError, UnicodeDecodeError):
-                return  # it is not an event
+                return  # other output that happens to begin with #
 
     def _complaint(self) -> str:
         assert self._ssh.stderr is not None

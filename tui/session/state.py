@@ -303,7 +303,8 @@ class State(msgspec.Struct, kw_only=True):
                 run.began = event.at
 
     def _predicted(self, event: Checked) -> None:
-        """Adds the predicted value of a check to the newest run of its configuration, which it directly follows."""
+        """Adds the predicted value of a check to the newest run of its configuration. In the journal, the check
+        directly follows that run."""
         run = next((r for r in reversed(self.runs[-8:]) if r.name == event.name), None)
         if run is not None:
             run.predicted = event.predicted
@@ -355,7 +356,7 @@ class State(msgspec.Struct, kw_only=True):
             self.failures[run.status] = self.failures.get(run.status, 0) + 1
         if self.default is not None and m.configuration == self.default and self.default_value is None:
             self.default_value = run.value
-            # So that `best` comes from a run of this session.
+            # If no run of this session has been the best yet, an anchor run of the default counts as the best.
             if run.purpose == "anchor" and run.value and self.best is None:
                 self.best = BestFound(configuration=m.configuration, name=run.name, value=run.value, experiments=0)
         if run.value and run.purpose in (*SEARCH_PURPOSES, "answered"):
