@@ -89,7 +89,8 @@ def plain_json(text: bytes) -> bytes:
 
 
 def parsed_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """Parses JSON that a user wrote; `pairs`: builds objects. Errors: ValueError, also if it is nested too deeply."""
+    """Parses JSON that a user wrote; `pairs`: converts the (key, value) pairs of an object. Errors: ValueError, also if
+    it is nested too deeply."""
     try:
         return json.loads(text, object_pairs_hook=pairs)
     except RecursionError:
@@ -106,7 +107,8 @@ def private(text: str) -> str:
 
 
 def without_places(text: str) -> str:
-    """The evidence of a failure without private text: of paths only the last two parts, and no keys and addresses."""
+    """The evidence of a failure without private text: paths are shortened to their last two parts; keys and addresses
+    are removed."""
     text = _ADDRESS.sub("…", secrets.redacted(text))
     return _PATH.sub(lambda found: f"…{found[2]}", text)
 
@@ -135,7 +137,8 @@ def check_job(job: Job) -> None:
 
 
 def cleaned(measurement: Measurement) -> Measurement:
-    """Our own measurement, from an experiment or an import, without control characters, paths and keys from logs."""
+    """Our own measurement (from an experiment or an import), with control characters, private paths and keys
+    removed."""
     environment = {plain(key): plain(value) for key, value in secrets.without(measurement.environment).items()}
     evidence = without_places(_CONTROL_IN_TEXT.sub(" ", measurement.evidence))
     return msgspec.structs.replace(measurement, evidence=evidence, environment=environment)

@@ -47,10 +47,10 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
 
 
 class Gated(Event, frozen=True, tag="gated"):
-    """The verdict of a gate on version `b` of a job against version `a`, whose runs are in `a_session`: worse (slower
-    by more than `margin`, fails, or computes something else) · no worse · undecided. `ratio`: cost of b / cost of a,
-    with a 90 % interval that is valid under repeated looks; `p_worse`: probability that the ratio is above 1 + margin;
-    `checked`: whether the results of the two (such as losses) were compared."""
+    """The verdict of a gate on version `b` of a job against version `a` (the runs of `a` are in the session
+    `a_session`): worse (slower by more than `margin`, fails, or computes something else) · no worse · undecided.
+    `ratio`: cost of b / cost of a, with a 90 % interval that is valid under repeated looks; `p_worse`: probability that
+    the ratio is above 1 + margin; `checked`: whether the results of the two (such as losses) were compared."""
 
     a: str
     b: str

@@ -45,8 +45,8 @@ class SessionStarted(Event, frozen=True, tag="session_started"):
 
 
 class SessionResumed(Event, frozen=True, tag="session_resumed"):
-    """`records`: as in SessionStarted, since a later AutoScout may resume the session; `wall`: a new wall-clock limit,
-    with which the final rounds continue, even after a verdict."""
+    """`records`: as in SessionStarted, since a later AutoScout may resume the session; `wall`: a new wall-clock limit;
+    with one, the final rounds continue even after a verdict."""
 
     pid: int
     records: int = 0

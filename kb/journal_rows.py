@@ -20,7 +20,7 @@ class _Tail(NamedTuple):
     started: journals.SessionStarted
     line: int  # number of its first line
     events: dict[int, journals.AnyEvent]  # line number → event, without refused events
-    # Where to continue reading the journal next time: after the last stored line, before the first refused event.
+    # Where to continue reading the journal next time: before the first event that was refused or could not be read.
     end: int  # offset in bytes
     lines: int  # number of lines before that
     problem: AutoscoutError | None  # which lines are not stored, and why

@@ -321,7 +321,8 @@ class Job(Strict, frozen=True, dict=True):
 
     @cached_property
     def id(self) -> str:
-        """Hash of what is computed, regardless of the search's limits. The name identifies a job without a model."""
+        """Hash of what the job computes (task, target, model, traffic), without the limits of the search. The job's
+        name is only included if there is no model."""
         return job_id(self.task, self.target, self.model, self.traffic, self.name)
 
 

@@ -130,7 +130,8 @@ def of_lines(path: Path) -> str:
 
 
 def insert(con: "DuckDBPyConnection", table: str, values: list[dict[str, Any]], conflict: str = "DO NOTHING") -> None:
-    """Inserts rows into a table with a primary key, as one JSON text (see `stage`). `conflict`: for ON CONFLICT."""
+    """Inserts rows into a table with a primary key, as one JSON text (see `stage`). `conflict`: the action after ON
+    CONFLICT."""
     if not values:
         return
     shape = {name: ["VARCHAR"] if isinstance(value, list) else "VARCHAR" for name, value in values[0].items()}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FAR = 4.0
 _DOUBLINGS = 4.0
-_MOST_CANDIDATES = 200  # number of candidates, by model size, whose distance is computed
+_MOST_CANDIDATES = 200  # largest number of candidates (nearest in model size) whose distance is computed
 
 # If only one of two jobs has such a feature, it adds nothing, because another feature already counts the reason.
 _EXPLAINED = ("experts", "active share", "kv_heads", "load per device", "memory per device", "samples per device")
@@ -236,7 +236,8 @@ def _alike(
 
 
 def _versions(here: dict[str, str] | None, there: dict[str, str]) -> Feature | None:
-    """The entries of two environments (mostly versions) that differ, among those that both have; None if none does."""
+    """A feature with the entries (mostly versions) that differ between two environments; entries of only one of them
+    are ignored. None if there is no difference."""
     if not here:
         return None
     changed = sorted(k for k in here if k in there and k != "launcher" and here[k] != there[k])
@@ -252,7 +253,8 @@ def _versions(here: dict[str, str] | None, there: dict[str, str]) -> Feature | N
 def _counts(
     con: "DuckDBPyConnection", nearest: list[SimilarJob], up_to: int | None
 ) -> dict[tuple[str, str, str], dict[str, int]]:
-    """Numbers of measurements and of successful ones by job id, cluster and context, if there are any."""
+    """(job id, cluster, context) → its numbers of measurements and of successful ones. Without measurements there is no
+    entry."""
     found = con.execute(
         """
         WITH wanted AS (

@@ -91,8 +91,8 @@ class SessionApp(Wired[None]):
             self.notify(f"{asked}: done", markup=False)
 
     async def _tick(self) -> None:
-        """Draws changes since the last tick, and times once a second. When idle, creates a screen that has not been
-        opened yet, so that it will open quickly."""
+        """Draws what has changed since the last tick, and updates elapsed times once a second. When idle, creates a
+        screen that has not been opened yet, so that it will open quickly."""
         session = self.session
         if not self._dirty:
             self.appear()

@@ -40,7 +40,7 @@ _MACHINES = (
 )
 WINNERS = (
     "SELECT job, best, value, metric, gain, low, ended FROM sessions "
-    "WHERE best IS NOT NULL AND low > 1 ORDER BY ended DESC LIMIT 20"  # see headlines.proven
+    "WHERE best IS NOT NULL AND low > 1 ORDER BY ended DESC LIMIT 20"  # low > 1: the gain is proven
 )
 _PANELS = {
     "sessions": "running and ended sessions; they continue when you close these screens",

@@ -32,8 +32,8 @@ def program() -> str:
 
 
 def with_job(sentence: str, job: str, source: str = "") -> str:
-    """The sentence with commands that can be pasted: they start the program as this process was started, and name the
-    job's file. `source`: the argument of `init`."""
+    """Returns the sentence with its commands rewritten so that they can be pasted: they start the program as this
+    process was started, and name the job's file. `source`: the argument of `init`."""
     whole = re.sub(rf"`autoscout ({'|'.join(_TAKE_JOBS)})`", r"`autoscout \1 JOB.toml`", sentence)
     named = re.sub(r"`autoscout ([^`]*)JOB\.toml", lambda found: f"`autoscout {found[1]}{shlex.quote(job)}", whole)
     if source:
@@ -42,8 +42,8 @@ def with_job(sentence: str, job: str, source: str = "") -> str:
 
 
 def pastable(sentence: str) -> str:
-    """The sentence with commands that can be pasted, even outside the Python environment: they start the program as
-    this process was started."""
+    """Returns the sentence with its commands rewritten so that they can be pasted, even outside the Python environment:
+    they start the program as this process was started."""
     return re.sub(r"(?<![\w./-])autoscout(?= [a-z])", lambda _: program(), sentence)
 
 

@@ -118,7 +118,8 @@ class Remote:
         threading.Thread(target=self._read, args=[self._ssh.stdout], daemon=True).start()
 
     def more(self) -> list[AnyEvent]:
-        """New events. Errors: AutoscoutError; if the connection is lost, once all events that arrived are returned."""
+        """New events. Errors: AutoscoutError. A lost connection is only reported after all received events have been
+        returned."""
         found = self._copy.more()
         self._listen()
         if not found and self.gone:

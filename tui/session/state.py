@@ -85,7 +85,8 @@ class Grid(msgspec.Struct, kw_only=True):
     delta_sparse: float
     delta_dense: float
     interaction: float | None
-    errors: list[float] = msgspec.field(default_factory=list)  # of predicted log-costs; 0 for measured ones
+    # standard deviations of the logs of `costs`; 0 for measured costs
+    errors: list[float] = msgspec.field(default_factory=list)
 
 
 class State(msgspec.Struct, kw_only=True):
