@@ -12,13 +12,14 @@ class SearchEnded(Event, frozen=True, tag="search_ended"):
 
 class Confirmed(Event, frozen=True, tag="confirmed"):
     """The verdict after finalists and default were re-measured in rounds. `gain`: cost of the default / cost of the
-    winner, with its 95 % interval; `behind`: cost of the next best finalist (`rival_name`) / cost of the winner, with
-    its 95 % interval. The intervals are valid under repeated looks and for all finalists jointly. `verdict` on the best
-    finalist against the default: faster (proven), equal (less than 1 % apart), slower, undecided, alone (one of them
-    did not run), designed (costs from a deterministic model, without rounds and intervals); "" in older journals.
-    `p_better`: probability that this finalist beats the default; `noise`: standard deviation of the log of one
-    measurement; `more`: total number of rounds that a decision would need. `over_today`: cost of the present launch
-    (`today_name`) / cost of the winner, if the present launch is neither the winner nor the default."""
+    winner, with the 95 % interval [`low`, `high`]; `behind`: cost of the next best finalist (`rival_name`) / cost of
+    the winner, with the 95 % interval [`behind_low`, `behind_high`]. The intervals are valid for all finalists jointly,
+    and although the data is tested after every round. `verdict` on the best finalist against the default: faster
+    (proven), equal (less than 1 % apart), slower, undecided, alone (one of them did not run), designed (costs from a
+    deterministic model, without rounds and intervals); "" in older journals. `p_better`: probability that this finalist
+    beats the default; `noise`: standard deviation of the log of one measurement; `more`: total number of rounds that a
+    decision would need. `over_today`: cost of the present launch (`today_name`) / cost of the winner, if the present
+    launch is neither the winner nor the default."""
 
     winner: Configuration
     name: str

@@ -63,15 +63,15 @@ class Decided(Event, frozen=True, tag="decided"):
         opening     autoscout: a few experiments, far apart or chosen by the simulators, before the surrogate is used
         tournament  paper: the trees of all orderings propose in turn
         search      the search itself
-        repeat      autoscout, if its budget is known: the best configurations once more, at the end
+        repeat      autoscout, if its budget is known: measures the best configurations again at the end
 
     Arms:
         DEFAULT     autoscout and paper: the expert default
-        MODEL       autoscout: the largest expected gain of all candidates, and all of opening and repeat
-        SPARSE      autoscout and paper: the tree over structures
-        DENSE       autoscout and paper: a coordinate step of the dense knobs
+        MODEL       autoscout: the candidate with the largest expected gain, and every proposal in opening and repeat
+        SPARSE      autoscout and paper: a path through the tree of structures
+        DENSE       autoscout and paper: a step of one dense knob at a time
         PROPOSED    autoscout: what a person, an agent or a script proposed
-        RANDOM …    any other strategy: its name in capitals, in its phases default and search
+        RANDOM …    other strategies: the strategy's name in capitals, in the phases default and search
     """
 
     step: int
@@ -298,8 +298,8 @@ class Journal:
         self._cut_torn_line()
 
     def append(self, *events: Event, sync: bool = True) -> None:
-        """Writes one line per event. `sync`: whether to wait until they are on disk, without which a power failure (but
-        not a kill) may lose them. Errors: AutoscoutError if they cannot be written; in this case none of them is."""
+        """Writes one line per event. `sync`: whether to wait until they are on disk; otherwise a power failure (but not
+        a kill) may lose them. Errors: AutoscoutError if they cannot be written; in this case none of them is."""
         if not self.path.exists():
             raise AutoscoutError(
                 f"{self.path} was removed or moved during the session, so measurements cannot be saved; "

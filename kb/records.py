@@ -255,11 +255,10 @@ class LaunchSettings(Strict, frozen=True, omit_defaults=True):
     """How an experiment is started, and for how long it may measure.
 
     For the user's own command: `script`: a preset that `autoscout targets` lists; `path`: the folder in which the
-    command runs; `current`: the present command line, or `command`: the same with placeholders; `metrics`: name with
-    unit → regular expression whose last group is the number, or MetricSource. `loss_tolerance`: largest relative
-    difference between the losses of two correct configurations; `end_early`: whether runs that cannot win are ended
-    early (running/early.py).
-    """
+    command runs; `current`: the present command line; alternatively, `command`: a command line with placeholders;
+    `metrics`: name with unit → regular expression whose last group is the number, or MetricSource. `loss_tolerance`:
+    largest relative difference between the losses of two correct configurations; `end_early`: whether runs that cannot
+    win are ended early (running/early.py)."""
 
     launcher: Literal["auto", "warm", "reuse", "torchrun", "serve", "replay"] = "auto"
     python: str = ""  # interpreter in which the target is installed; "": the one that runs AutoScout
@@ -289,8 +288,8 @@ class LaunchSettings(Strict, frozen=True, omit_defaults=True):
 
 class Guard(Strict, frozen=True, omit_defaults=True, kw_only=True):
     """The user's own quality check. If one of `knobs` differs from the reference, `command` (with placeholders for
-    knobs, {model} and the engine's {flags}) must print a number within the limits, which is the last group of
-    `pattern`. It runs once for each combination of the knobs' values."""
+    knobs, {model} and the engine's {flags}) must print a number within the limits. The number is the last group of the
+    regular expression `pattern`. It runs once for each combination of the knobs' values."""
 
     command: str = ""
     pattern: str = ""

@@ -34,7 +34,7 @@ MemoryOf = Callable[[Node], float]  # memory of one device of the node in GiB; 0
 
 
 class _Weight(NamedTuple):
-    weight: float  # for a factor of 2 between numbers, or a difference between categories
+    weight: float  # distance of two numbers with a ratio of 2, or of two different categories
     why: str
 
 

@@ -137,8 +137,8 @@ def _unlisted(kb: Path) -> list[str]:
 
 
 def lines_known(con: "DuckDBPyConnection", kb: Path) -> dict[str, int]:
-    """Session → number of lines of its journal up to the last stored line, without sessions that have several journals
-    (copies of their folder)."""
+    """Session → number of lines of its journal up to the last stored line. Sessions with several journals (copies of
+    their folder) are omitted."""
     copies = Counter(_session_in(path) for path in sessions_folder(kb).glob("*/journal.jsonl"))
     found = con.execute(
         "SELECT session, max(n) FROM (SELECT session, seq + 1 AS n FROM decision UNION ALL "

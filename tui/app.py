@@ -118,7 +118,7 @@ class SessionApp(Wired[None]):
     # ---- drawing -----------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
-        """Draws the panes once they are mounted; on a busy machine the journal may be read before that."""
+        """Draws the panes once they are mounted; on a busy machine, the journal may be read before they are mounted."""
         if self._panes.is_mounted:
             self._dirty = False
             self.repaint()

@@ -130,7 +130,7 @@ def _listed(failed: FailedCommand) -> list[str]:
 
 
 def _checked(failed: FailedCommand) -> list[str]:
-    """The command `check`, which looks for the reason, if a run failed."""
+    """The command `check`, which looks for the reason why a run failed."""
     ran = failed.code != 2 and failed.words[0] in ("tune", "profile") and "autoscout" not in failed.sentence
     job = failed.job() if ran else ""
     return ["check", job] if job else []

@@ -142,7 +142,8 @@ class NewJob(Screen[Path]):
             choice.offer(offered)
 
     def _offer_devices(self, first: str) -> None:
-        """Offers devices to choose from. `first`: the draft's kind, which is selected unless the user chooses."""
+        """Offers devices to choose from. `first`: the draft's kind of device, which is selected unless the user chooses
+        another one."""
         choice = self.query_one("#device", Choice)
         if not choice.at and choice.value != first:
             choice.offer([first, *(k for k in kinds() if k != first)])

@@ -1,10 +1,9 @@
 """Follows a session on another host: its events arrive over ssh and are appended to a local copy of its journal, which
 the screens read.
 
-The other host runs `autoscout watch SESSION --events`, which prints the journal's lines, and in between lines that
-begin with "#" with information that is not in the journal (whether the process is running, the end of the running
-experiment's log).
-"""
+The other host runs `autoscout watch SESSION --events`, which prints the lines of the journal. Additional lines that
+begin with "#" contain information that is not in the journal (whether the process is running, the end of the running
+experiment's log)."""
 
 import re
 import shlex

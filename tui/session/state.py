@@ -121,7 +121,8 @@ class State(msgspec.Struct, kw_only=True):
     device_s: float = 0.0
     default_value: float | None = None
     best: BestFound | None = None
-    leaders: dict[str, float] = msgspec.field(default_factory=dict)  # id → best value, of the best configurations
+    # id → best value, for the LEADERS best configurations
+    leaders: dict[str, float] = msgspec.field(default_factory=dict)
     confirms: list[str] = msgspec.field(default_factory=list)  # configuration id of each experiment in the final rounds
     milestone: BestFound | None = None  # the last improvement by more than 1 %, from which `patience` is counted
     patience: int = 0
