@@ -153,8 +153,8 @@ class Passed(Event, frozen=True, tag="passed"):
 
 
 class Neighbours(Event, frozen=True, tag="neighbours"):
-    """Whether experiments may share a host (`allowed`). `alone`: cost of the reference alone; `beside`: costs of copies
-    of it that run on the host at the same time, as many as fit; `shape`: devices of an experiment and of the host;
+    """Whether experiments may share a host (`allowed`). `alone`: cost of the reference alone; `beside`: costs of its
+    copies when as many as fit run on the host at the same time; `shape`: devices of an experiment and of the host;
     `known_from`: the earlier session that measured these costs, "" if this session did."""
 
     shape: str
@@ -182,7 +182,7 @@ class Simulated(Event, frozen=True, tag="simulated"):
 
 
 class Checked(Event, frozen=True, tag="checked"):
-    """A check of the simulators by a measurement. `mape`: over the most recent checks."""
+    """A check of the simulators by a measurement. `mape`: mean absolute percentage error of the most recent checks."""
 
     step: int
     name: str

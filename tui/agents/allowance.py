@@ -82,7 +82,7 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
         for line in path.read_bytes().splitlines() if path.exists() else []:
             try:
                 found = json.loads(line)
-            except ValueError:  # incomplete, because the disk was full
+            except ValueError:  # an incomplete line, written when the disk was full
                 continue
             if isinstance(found, dict) and _BEGINS in found and found["at"] > dates.now() - _DAY_S:
                 yield found
