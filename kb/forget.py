@@ -156,7 +156,8 @@ def _import_files(con: "DuckDBPyConnection", kb: Path, sessions: list[str]) -> l
 
 
 def _delete(con: "DuckDBPyConnection", sessions: list[str]) -> tuple[int, int]:
-    """Returns the number of removed measurements, and of those that stay because they have other sources."""
+    """Deletes the rows of the sessions and marks the sessions as forgotten. Returns the number of removed measurements,
+    and of those that stay because they have other sources."""
     s = {"s": sessions}
     con.execute("BEGIN")
     counts = claims.remove(con, sessions)

@@ -25,7 +25,8 @@ FAR = 4.0
 _DOUBLINGS = 4.0
 _MOST_CANDIDATES = 200  # largest number of candidates (nearest in model size) whose distance is computed
 
-# If only one of two jobs has such a feature, it adds nothing, because another feature already counts the reason.
+# If only one of two jobs has such a feature, it adds nothing to their distance, because another feature already differs
+# for the same reason.
 _EXPLAINED = ("experts", "active share", "kv_heads", "load per device", "memory per device", "samples per device")
 _EXPLAINED += ("input_len", "output_len")
 
