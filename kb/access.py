@@ -16,8 +16,8 @@ _List = dict[tuple[int, int], int]  # an access control list: (tag, id) → perm
 
 
 def with_group(folder: Path) -> None:
-    """If `folder` is a group's (setgid and writable for the group), makes all files that this process will create
-    writable for the group."""
+    """If `folder` belongs to a group (it is setgid and group-writable), makes all files that this process will create
+    group-writable."""
     with contextlib.suppress(OSError):
         if folder.stat().st_mode & (stat.S_ISGID | stat.S_IWGRP) == stat.S_ISGID | stat.S_IWGRP:
             os.umask(os.umask(0o077) & ~0o070)

@@ -81,7 +81,7 @@ def check(con: "DuckDBPyConnection", sql: str) -> None:
     """Errors: AutoscoutError (exit 2) naming a function that may not be called."""
     if odd := {name for name in _called(con, sql) if name not in FUNCTIONS}:
         there = con.execute("SELECT DISTINCT lower(function_name) FROM duckdb_functions()").fetchall()
-        if refused := sorted(odd & {name for (name,) in there}):  # DuckDB has its own error for unknown names
+        if refused := sorted(odd & {name for (name,) in there}):  # for unknown names, DuckDB raises its own error
             raise AutoscoutError(
                 f"SQL here cannot call {refused[0]}(): only functions that compute values from their arguments are "
                 f"allowed",

@@ -165,7 +165,7 @@ def _journals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
             continue
         if tail and tail.problem:
             problems.append(str(tail.problem))
-        elif tail and tail.events:  # complete lines are missing, not only an incomplete last one
+        elif tail and tail.events:  # complete lines are not stored yet; an incomplete last line alone is normal
             late.append(door.plain(path.parent.name))
     if late:
         problems.append(
@@ -193,7 +193,8 @@ def _seals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
 
 def back_up(kb: Path, copy: Path) -> int:
     """Writes a full, compact copy, even while other processes use the knowledge base; returns its size in bytes.
-    Errors: AutoscoutError for a copy that cannot be written, that exists or whose folder does not (exit 2)."""
+    Errors: AutoscoutError if the copy cannot be written, or (exit 2) if it exists already or its folder does not
+    exist."""
     if copy.exists():
         raise AutoscoutError(f"{copy} exists already; choose another name for the backup", 2)
     if not copy.parent.is_dir():

@@ -48,7 +48,7 @@ def choices(kb: Path, job: str) -> dict[str, bool]:
         try:
             choice = msgspec.json.decode(line, type=AcceptedChoice)
         except (msgspec.DecodeError, msgspec.ValidationError):
-            continue  # incomplete, because its writer was killed
+            continue  # an incomplete line, whose writer was killed
         if choice.job == job:
             found[choice.there] = choice.accepted
     return found

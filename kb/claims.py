@@ -4,8 +4,8 @@ folder, kb/sharing/lake.py).
 Its row in `measurement` belongs to the first source in a fixed order (see `settle`), regardless of which arrived first;
 the table `further_source` has the further sources. So the order of merging does not matter, and a measurement is only
 removed with its last source. A session that reused the measurement of another session is not a source, but if the other
-session is unknown, the measurement is stored from its journal (hearsay) until a source arrives.
-"""
+session is unknown, the measurement is stored from the journal of the session that reused it (hearsay) until a source
+arrives."""
 
 from typing import TYPE_CHECKING
 
@@ -47,7 +47,7 @@ def further(con: "DuckDBPyConnection") -> int:
 
 
 def add(con: "DuckDBPyConnection") -> None:
-    """Adds the sources in the table `further`; their origins must be stored already."""
+    """Adds the sources in the table `further`, whose rows of the table `origin` must be stored already."""
     con.execute(
         f"""
         CREATE OR REPLACE TEMP TABLE claim AS

@@ -4,8 +4,9 @@ import msgspec
 
 
 class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Bandwidth from one node to the others, in Gb/s for all of its devices together (0: as the device records assume).
-    `between_kinds_gbps`: between nodes with different kinds of device (0: the same)."""
+    """Network bandwidth of each node, in Gb/s for all of its devices together. `between_nodes_gbps`: to other nodes (0:
+    the value in the device records); `between_kinds_gbps`: to nodes with a different kind of device (0: as between
+    other nodes)."""
 
     between_nodes_gbps: float = 0.0
     between_kinds_gbps: float = 0.0

@@ -24,7 +24,7 @@ _WRITER: dict[str, Any] = {
 }
 _EMPTY: dict[
     tuple[migrate.Migration, ...], bytes
-] = {}  # content of an empty knowledge base, since creating one by migrations takes 0.2 s of CPU time
+] = {}  # cached content of an empty knowledge base; creating one by migrations takes 0.2 s of CPU time
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "beegfs", "gpfs", "ceph", "9p"}
 _USUAL = "kb.duckdb"
 _READER: dict[str, Any] = {"enable_external_access": False, "lock_configuration": True}
@@ -65,8 +65,8 @@ def reader(
     kb: Path, wait_s: float = lock.WAIT_S, files: bool = False, results: bool = False
 ) -> "Iterator[DuckDBPyConnection]":
     """Opens the knowledge base for reading, with a shared lock for which it waits up to `wait_s` seconds. `files`:
-    whether queries may write other files, which only our own queries may; `results`: whether to refresh the precomputed
-    results first (in temporary tables if the file cannot be written)."""
+    whether queries may write other files (AutoScout's own queries may, users' queries may not); `results`: whether to
+    refresh the precomputed results first (in temporary tables if the file cannot be written)."""
     with _sentences(kb), contextlib.ExitStack() as stack:
         if not kb.exists():
             with writer(kb, wait_s):
@@ -97,9 +97,9 @@ def _open_to_read(stack: contextlib.ExitStack, kb: Path, wait_s: float, files: b
 
 
 def own_folder(kb: Path, kind: str) -> Path:
-    """The folder next to a knowledge base for its `sessions`, `imports` or `trash`. It has that name if the file is
-    kb.duckdb, otherwise the file's name is put before it (NAME.sessions). Older versions had no such prefix, so a
-    folder without it is still used if there is no kb.duckdb to which it could belong."""
+    """The folder next to a knowledge base for its `sessions`, `imports` or `trash`. It is called KIND if the file is
+    kb.duckdb, otherwise NAME.KIND, such as NAME.sessions for NAME.duckdb. Older versions always used KIND, so such a
+    folder is still used if neither kb.duckdb nor NAME.sessions exists."""
     if kb.name == _USUAL:
         return kb.parent / kind
     own = kb.with_name(f"{kb.name.removesuffix('.duckdb')}.{kind}")
@@ -108,7 +108,8 @@ def own_folder(kb: Path, kind: str) -> Path:
 
 
 def _marker(kb: Path) -> Path:
-    """The sessions folder of a knowledge base not called kb.duckdb. Older versions did not create it."""
+    """The sessions folder of a knowledge base that is not called kb.duckdb. If it exists, the knowledge base does not
+    use folders with the names of older versions."""
     return kb.with_name(f"{kb.name.removesuffix('.duckdb')}.sessions")
 
 
@@ -173,7 +174,7 @@ def _create(kb: Path) -> None:
 
 @contextlib.contextmanager
 def _sentences(kb: Path) -> Iterator[None]:
-    """Turns errors of DuckDB and of the system about the file into one sentence each."""
+    """Re-raises DuckDB and operating-system errors about the knowledge-base file as one-sentence errors."""
     try:
         import duckdb
     except ImportError as error:

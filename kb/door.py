@@ -23,7 +23,7 @@ _CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # evidence may 
 _ESCAPED = re.compile(  # control characters as JSON escapes or bytes; escaped backslashes are matched to be skipped
     rb"\\\\|\\u00(?:0[0-8b-fB-F]|1[0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])|\\[bfr]|[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]"
 )
-_NAMED = re.compile(rb'"(?:name|preset|session|host)":"(?:[^"\\]|\\.)*"')  # JSON fields with one-line values
+_NAMED = re.compile(rb'"(?:name|preset|session|host)":"(?:[^"\\]|\\.)*"')  # JSON fields whose values must be one line
 _BREAK = re.compile(rb"\\\\|\\[nt]")
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.]+|\w+://[^\s\"']+|\b\d{1,3}(?:\.\d{1,3}){3}:\d+\b")
 _PATH = re.compile(r"(?<![\w./…])((?:~|/[^\s/'\":,;]+)(?:/[^\s/'\":,;]+)*?)((?:/[^\s/'\":,;]+){1,2})(?![^\s'\":,;)])")
@@ -79,7 +79,8 @@ def plain(text: str) -> str:
 
 
 def plain_json(text: bytes) -> bytes:
-    """Replaces control characters in a JSON document's strings by spaces; line ends and tabs only in names."""
+    """Replaces control characters in a JSON document's strings by spaces. Line ends and tabs are only replaced in
+    names."""
 
     def spaced(found: re.Match[bytes]) -> bytes:
         return found[0] if found[0] == b"\\\\" else b" "
@@ -88,7 +89,8 @@ def plain_json(text: bytes) -> bytes:
 
 
 def parsed_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """Parses JSON that a user wrote; `pairs`: builds objects. Errors: ValueError, also if it is nested too deeply."""
+    """Parses JSON that a user wrote; `pairs`: converts the (key, value) pairs of an object. Errors: ValueError, also if
+    it is nested too deeply."""
     try:
         return json.loads(text, object_pairs_hook=pairs)
     except RecursionError:
@@ -105,7 +107,8 @@ def private(text: str) -> str:
 
 
 def without_places(text: str) -> str:
-    """The evidence of a failure without private text: of paths only the last two parts, and no keys and addresses."""
+    """The evidence of a failure without private text: paths are shortened to their last two parts; keys and addresses
+    are removed."""
     text = _ADDRESS.sub("…", secrets.redacted(text))
     return _PATH.sub(lambda found: f"…{found[2]}", text)
 
@@ -134,7 +137,8 @@ def check_job(job: Job) -> None:
 
 
 def cleaned(measurement: Measurement) -> Measurement:
-    """Our own measurement, from an experiment or an import, without control characters, paths and keys from logs."""
+    """Our own measurement (from an experiment or an import), with control characters, private paths and keys
+    removed."""
     environment = {plain(key): plain(value) for key, value in secrets.without(measurement.environment).items()}
     evidence = without_places(_CONTROL_IN_TEXT.sub(" ", measurement.evidence))
     return msgspec.structs.replace(measurement, evidence=evidence, environment=environment)

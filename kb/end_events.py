@@ -12,13 +12,14 @@ class SearchEnded(Event, frozen=True, tag="search_ended"):
 
 class Confirmed(Event, frozen=True, tag="confirmed"):
     """The verdict after finalists and default were re-measured in rounds. `gain`: cost of the default / cost of the
-    winner, with its 95 % interval; `behind`: cost of the next best finalist (`rival_name`) / cost of the winner, with
-    its 95 % interval. The intervals are valid under repeated looks and for all finalists jointly. `verdict` on the best
-    finalist against the default: faster (proven), equal (less than 1 % apart), slower, undecided, alone (one of them
-    did not run), designed (costs from a deterministic model, without rounds and intervals); "" in older journals.
-    `p_better`: probability that this finalist beats the default; `noise`: standard deviation of the log of one
-    measurement; `more`: total number of rounds that would decide. `over_today`: cost of the present launch
-    (`today_name`) / cost of the winner, if the present launch is neither the winner nor the default."""
+    winner, with the 95 % interval [`low`, `high`]; `behind`: cost of the next best finalist (`rival_name`) / cost of
+    the winner, with the 95 % interval [`behind_low`, `behind_high`]. The intervals are valid for all finalists jointly,
+    and although the data is tested after every round. `verdict` on the best finalist against the default: faster
+    (proven), equal (less than 1 % apart), slower, undecided, alone (one of them did not run), designed (costs from a
+    deterministic model, without rounds and intervals); "" in older journals. `p_better`: probability that this finalist
+    beats the default; `noise`: standard deviation of the log of one measurement; `more`: total number of rounds that a
+    decision would need. `over_today`: cost of the present launch (`today_name`) / cost of the winner, if the present
+    launch is neither the winner nor the default."""
 
     winner: Configuration
     name: str
@@ -47,10 +48,10 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
 
 
 class Gated(Event, frozen=True, tag="gated"):
-    """The verdict of a gate on version `b` of a job against version `a`, whose runs are in `a_session`: worse (slower
-    by more than `margin`, fails, or computes something else) · no worse · undecided. `ratio`: cost of b / cost of a,
-    with a 90 % interval that is valid under repeated looks; `p_worse`: probability that the ratio is above 1 + margin;
-    `checked`: whether the results of the two (such as losses) were compared."""
+    """The verdict of a gate on version `b` of a job against version `a` (the runs of `a` are in the session
+    `a_session`): worse (slower by more than `margin`, fails, or computes something else) · no worse · undecided.
+    `ratio`: cost of b / cost of a, with a 90 % interval that is valid under repeated looks; `p_worse`: probability that
+    the ratio is above 1 + margin; `checked`: whether the results of the two (such as losses) were compared."""
 
     a: str
     b: str
@@ -91,5 +92,5 @@ class SessionEnded(Event, frozen=True, tag="session_ended"):
     experiments: int
     engine_ms_mean: float
     engine_ms_max: float
-    problem: str = ""  # the error of a failed session, whose exit code follows
+    problem: str = ""  # the error message if the session failed
     exit_code: int = 0

@@ -37,8 +37,8 @@ class Undeleted(msgspec.Struct, frozen=True):
 
 
 def forget(kb: Path, sessions: list[str]) -> Forgotten:
-    """Forgets sessions; of folders, only those in the sessions folder that contain a journal. Errors: AutoscoutError if
-    a session is running, or (exit 2) if it is unknown or its name is invalid."""
+    """Forgets sessions. Their folders are only removed if they are in the sessions folder and contain a journal.
+    Errors: AutoscoutError if a session is running, or (exit 2) if it is unknown or its name is invalid."""
     folders = {name: store.session_folder(kb, name) for name in sessions}
     with reader(kb, files=True) as con:
         for name, folder in folders.items():
@@ -156,7 +156,8 @@ def _import_files(con: "DuckDBPyConnection", kb: Path, sessions: list[str]) -> l
 
 
 def _delete(con: "DuckDBPyConnection", sessions: list[str]) -> tuple[int, int]:
-    """Returns the number of removed measurements, and of those that stay because they have other sources."""
+    """Deletes the rows of the sessions and marks the sessions as forgotten. Returns the number of removed measurements,
+    and of those that stay because they have other sources."""
     s = {"s": sessions}
     con.execute("BEGIN")
     counts = claims.remove(con, sessions)

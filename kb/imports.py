@@ -1,4 +1,5 @@
-"""Stores measurements that were made elsewhere (an import) like those of a session, all of them or none.
+"""Stores measurements that were made elsewhere (an import) in the same tables as those of sessions, completely or not
+at all.
 
 <kb folder>/imports/<sha256 of its bytes>.parquet    a copy in the format of sharing/lake.py, from which a lost
                                                      knowledge base is rebuilt

@@ -45,8 +45,8 @@ class SessionStarted(Event, frozen=True, tag="session_started"):
 
 
 class SessionResumed(Event, frozen=True, tag="session_resumed"):
-    """`records`: as in SessionStarted, since a later AutoScout may resume the session; `wall`: a new wall-clock limit,
-    with which an earlier verdict is no longer final."""
+    """`records`: as in SessionStarted, since a later AutoScout may resume the session; `wall`: a new wall-clock limit;
+    with one, the final rounds continue even after a verdict."""
 
     pid: int
     records: int = 0
@@ -63,15 +63,15 @@ class Decided(Event, frozen=True, tag="decided"):
         opening     autoscout: a few experiments, far apart or chosen by the simulators, before the surrogate is used
         tournament  paper: the trees of all orderings propose in turn
         search      the search itself
-        repeat      autoscout, if its budget is known: the best configurations once more, at the end
+        repeat      autoscout, if its budget is known: measures the best configurations again at the end
 
     Arms:
         DEFAULT     autoscout and paper: the expert default
-        MODEL       autoscout: the largest expected gain of all candidates, and all of opening and repeat
-        SPARSE      autoscout and paper: the tree over structures
-        DENSE       autoscout and paper: a coordinate step of the dense knobs
+        MODEL       autoscout: the candidate with the largest expected gain, and every proposal in opening and repeat
+        SPARSE      autoscout and paper: a path through the tree of structures
+        DENSE       autoscout and paper: a step of one dense knob at a time
         PROPOSED    autoscout: what a person, an agent or a script proposed
-        RANDOM …    any other strategy: its name in capitals, in its phases default and search
+        RANDOM …    other strategies: the strategy's name in capitals, in the phases default and search
     """
 
     step: int
@@ -153,8 +153,8 @@ class Passed(Event, frozen=True, tag="passed"):
 
 
 class Neighbours(Event, frozen=True, tag="neighbours"):
-    """Whether experiments may share a host (`allowed`). `alone`: cost of the reference alone; `beside`: costs of copies
-    of it that run on the host at the same time, as many as fit; `shape`: devices of an experiment and of the host;
+    """Whether experiments may share a host (`allowed`). `alone`: cost of the reference alone; `beside`: costs of its
+    copies when as many as fit run on the host at the same time; `shape`: devices of an experiment and of the host;
     `known_from`: the earlier session that measured these costs, "" if this session did."""
 
     shape: str
@@ -182,7 +182,7 @@ class Simulated(Event, frozen=True, tag="simulated"):
 
 
 class Checked(Event, frozen=True, tag="checked"):
-    """A check of the simulators by a measurement. `mape`: over the most recent checks."""
+    """A check of the simulators by a measurement. `mape`: mean absolute percentage error of the most recent checks."""
 
     step: int
     name: str
@@ -298,8 +298,8 @@ class Journal:
         self._cut_torn_line()
 
     def append(self, *events: Event, sync: bool = True) -> None:
-        """Writes one line per event. `sync`: whether to wait until they are on disk, without which a power failure (but
-        not a kill) may lose them. Errors: AutoscoutError if they cannot be written; then no event is."""
+        """Writes one line per event. `sync`: whether to wait until they are on disk; otherwise a power failure (but not
+        a kill) may lose them. Errors: AutoscoutError if they cannot be written; in this case none of them is."""
         if not self.path.exists():
             raise AutoscoutError(
                 f"{self.path} was removed or moved during the session, so measurements cannot be saved; "
@@ -337,8 +337,8 @@ def read(
     path: Path, offset: int = 0, plain: bool = False, damaged: list[AutoscoutError] | None = None
 ) -> Iterator[tuple[AnyEvent, int]]:
     """Yields (event, offset after its line), and stops before an incomplete last line. `plain`: whether to remove
-    control characters; `damaged`: a list to which an error is added for each line that is no event, instead of raising
-    it.
+    control characters; `damaged`: a list that collects an error for each line that is not an event; without it, the
+    first such error is raised.
 
     Errors: AutoscoutError (exit 2) if there is no such file, (exit 1) if it cannot be read."""
     try:

@@ -20,13 +20,15 @@ class _Tail(NamedTuple):
     started: journals.SessionStarted
     line: int  # number of its first line
     events: dict[int, journals.AnyEvent]  # line number → event, without refused events
-    end: int  # offset (and `lines`, the line) before the first refused event, from which to read the journal next time
-    lines: int
+    # Where to continue reading the journal next time: before the first event that was refused or could not be read.
+    end: int  # offset in bytes
+    lines: int  # number of lines before that
     problem: AutoscoutError | None  # which lines are not stored, and why
 
 
 def take_in(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Path, AutoscoutError]]:
-    """Stores these journals. Returns the number of new measurements, and for some journals why a part is not stored."""
+    """Stores these journals. Returns the number of new measurements, and the error for each journal that could not be
+    stored completely."""
     tails: dict[str, tuple[Path, _Tail]] = {}
     problems: dict[Path, AutoscoutError] = {}
     for path in paths:

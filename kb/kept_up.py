@@ -2,8 +2,9 @@
 all rows (migrations/0007_kept_up.sql).
 
 Most changes of the knowledge base refresh them at once. A session's ingest, which happens every few seconds, only marks
-them as stale, and the next query refreshes them (in temporary tables if it may not write the file). Only jobs whose
-state has changed are recomputed: number of rows per origin, newest row, and objectives of their sessions."""
+them as stale, and the next query refreshes them (in temporary tables if it may not write the file). A job is only
+recomputed if its state has changed, which consists of the number of rows per origin, the newest row, and the objectives
+of its sessions."""
 
 from typing import TYPE_CHECKING
 

@@ -11,10 +11,11 @@ from kb.journal import PROPOSED, Decided
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement of the recommended configuration or of those compared with it, from a session or an import."""
+    """One measurement, from a session or an import, of the recommended configuration or of one that it was compared
+    with."""
 
     configuration: str
-    measurement: str  # its id
+    measurement: str  # id of the measurement
     value: float | None  # of the objective's metric
     status: str
     purpose: str

@@ -133,7 +133,8 @@ def _open_to_read(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def _gate(path: Path, file: int, kind: int, deadline: float, wait_s: float) -> Iterator[None]:
-    """Acquires the second lock (see above). A writer holds it while it waits; a reader releases it at once."""
+    """Acquires the second lock (see the docstring of this module). A writer holds it while it waits; a reader releases
+    it at once."""
     gate = _open_to_read(path.with_name(path.name.removesuffix(".lock") + ".gate"))
     if gate is None:
         yield
@@ -148,7 +149,7 @@ def _gate(path: Path, file: int, kind: int, deadline: float, wait_s: float) -> I
 
 
 def _wait(file: int, path: Path, kind: int, deadline: float, wait_s: float, of: int | None = None) -> None:
-    """Waits for the lock on an open file. `of`: the file that contains the holder's name, if it is another one."""
+    """Waits for the lock on an open file. `of`: the open file that contains the holder's name, if it is not `file`."""
     try:
         got = _flock(file, kind, deadline)
     except OSError as error:

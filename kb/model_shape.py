@@ -8,7 +8,7 @@ from kb.strict_record import Strict
 
 
 class Lora(Strict, frozen=True, kw_only=True):
-    """LoRA adapters on these `modules` of every layer. `bits`: size of the frozen base model's weights."""
+    """LoRA adapters on these `modules` of every layer. `bits`: bits per weight of the frozen base model."""
 
     rank: int = 16
     modules: list[str] = msgspec.field(default_factory=lambda: ["q_proj", "v_proj"])

@@ -48,7 +48,8 @@ def _with_nan(values: list[float | None]) -> list[float]:
 
 
 def damaged(path: Path, offset: int, error: Exception) -> AutoscoutError:
-    """The error for a line that is not an event: that it is damaged, or that a newer AutoScout wrote the journal."""
+    """The error for a line that is not an event. It reports that the line is damaged, or that a newer AutoScout wrote
+    the journal."""
     if (version := _written_with(path)) > RECORDS:
         return AutoscoutError(
             f"{path} was written by a newer AutoScout (record format {version}, this one reads {RECORDS}); upgrade "

@@ -111,7 +111,8 @@ class _Plain(pickle.Unpickler):
 
 @contextlib.contextmanager
 def _folder(kb: Path) -> Iterator[str]:
-    """A temporary folder for a copy of the knowledge base, next to it if possible. Removes those of killed queries."""
+    """A temporary folder for a copy of the knowledge base, next to it if possible. Also removes the folders of killed
+    queries."""
     parent, prefix = kb.resolve().parent, ".asked-"
     if not os.access(parent, os.W_OK):
         parent, prefix = Path(tempfile.gettempdir()), f".asked-{os.getuid()}-"

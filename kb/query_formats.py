@@ -64,7 +64,7 @@ def _as_csv(table: Table) -> str:
 
 
 def _as_json(table: Table) -> str:
-    """A list with one object per row; columns of type JSON are embedded as they are."""
+    """A list with one object per row; values of type JSON are embedded as JSON, not as text."""
     rows = [
         {
             name: msgspec.Raw(value.encode()) if kind == "JSON" and value is not None else _plain(value)

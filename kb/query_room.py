@@ -79,7 +79,7 @@ def _answer(request: Request) -> tuple[Any, ...]:
             rows = cursor.fetchall() if request.count is None else cursor.fetchmany(request.count)
         except (duckdb.IOException, duckdb.InternalException, duckdb.FatalException) as error:
             if "max_temp_directory_size" not in str(error):
-                raise  # the file is at fault, not the query
+                raise  # the error is in the database file, not in the query
             raise AutoscoutError(_too_much(request), 2) from error
         except duckdb.OutOfMemoryException as error:
             raise AutoscoutError(_too_much(request), 2) from error

@@ -44,16 +44,16 @@ def content_hash(value: Any) -> str:
 
 
 def identity(record: msgspec.Struct, **instead: Any) -> msgspec.Struct:
-    """The part of a record from which its id is hashed: the fields in `instead` are replaced, and fields that are
-    `later` additions are left out if they have their default, so that new fields change no existing id. The result must
-    only be encoded."""
+    """The record whose encoding is hashed to obtain an id. Fields in `instead` are replaced. Fields that were added
+    after ids were in use (Strict.later) are omitted if they have their default, so new fields change no existing id.
+    The result must only be encoded."""
     empty = {name: msgspec.UNSET for name, value in _later(type(record)).items() if getattr(record, name) == value}
     return msgspec.structs.replace(record, **instead, **empty)
 
 
 @cache
 def _later(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The default values of those fields of a class that are `later` additions."""
+    """Field → default value, for the fields of a class that were added after ids were in use."""
     known = {f.name: f for f in msgspec.structs.fields(kind)}
     later: tuple[str, ...] = kind.later  # type: ignore[attr-defined]
     return {
@@ -162,10 +162,9 @@ class Objective(Strict, frozen=True):
 
 class Budget(Strict, frozen=True):
     """Limits on the search. `profiles`: number of experiments; `wall`: wall-clock time, such as "20m" ("": no limit);
-    `failures`: share of the experiments that may fail (0: half the share of the space that is expected to fail, and at
-    most a tenth if runs report their memory), or from 1 on, a number of failures after which the search ends;
-    `device_time`: devices × time of the experiments, such as "64h" for eight hours on eight devices.
-    """
+    `failures`: if below 1, the share of the experiments that may fail (0: half the share of the space that is expected
+    to fail, and at most a tenth if runs report their memory); otherwise the number of failures after which the search
+    ends; `device_time`: devices × time of the experiments, such as "64h" for eight hours on eight devices."""
 
     profiles: int = 30
     wall: str = ""
@@ -256,11 +255,10 @@ class LaunchSettings(Strict, frozen=True, omit_defaults=True):
     """How an experiment is started, and for how long it may measure.
 
     For the user's own command: `script`: a preset that `autoscout targets` lists; `path`: the folder in which the
-    command runs; `current`: the present command line, or `command`: the same with placeholders; `metrics`: name with
-    unit → regular expression whose last group is the number, or MetricSource. `loss_tolerance`: largest relative
-    difference between the losses of two correct configurations; `end_early`: whether runs that cannot win are ended
-    early (running/early.py).
-    """
+    command runs; `current`: the present command line; alternatively, `command`: a command line with placeholders;
+    `metrics`: name with unit → regular expression whose last group is the number, or MetricSource. `loss_tolerance`:
+    largest relative difference between the losses of two correct configurations; `end_early`: whether runs that cannot
+    win are ended early (running/early.py)."""
 
     launcher: Literal["auto", "warm", "reuse", "torchrun", "serve", "replay"] = "auto"
     python: str = ""  # interpreter in which the target is installed; "": the one that runs AutoScout
@@ -290,8 +288,8 @@ class LaunchSettings(Strict, frozen=True, omit_defaults=True):
 
 class Guard(Strict, frozen=True, omit_defaults=True, kw_only=True):
     """The user's own quality check. If one of `knobs` differs from the reference, `command` (with placeholders for
-    knobs, {model} and the engine's {flags}) must print a number within the limits, which is the last group of
-    `pattern`. It runs once for each combination of the knobs' values."""
+    knobs, {model} and the engine's {flags}) must print a number within the limits. The number is the last group of the
+    regular expression `pattern`. It runs once for each combination of the knobs' values."""
 
     command: str = ""
     pattern: str = ""
@@ -322,7 +320,8 @@ class Job(Strict, frozen=True, dict=True):
 
     @cached_property
     def id(self) -> str:
-        """Hash of what is computed, regardless of the search's limits. The name identifies a job without a model."""
+        """Hash of what the job computes (task, target, model, traffic), without the limits of the search. The job's
+        name is only included if there is no model."""
         return job_id(self.task, self.target, self.model, self.traffic, self.name)
 
 

@@ -1,4 +1,5 @@
-"""The error for messages to users. It has its own file, so that code that only raises it has no further imports."""
+"""The exception whose message is shown to users. It has its own file, so that code that raises it needs no other
+imports."""
 
 
 class AutoscoutError(Exception):

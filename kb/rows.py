@@ -34,7 +34,8 @@ KNOBS = {
     "gpu_memory_utilization": "DOUBLE",
     **dict.fromkeys(("prefix_caching", "chunked_prefill", "eager"), "BOOLEAN"),
 }
-SERIES = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")  # of a measurement, all are stored or none
+# lists in a measurement; either all of them are stored or none
+SERIES = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")
 PER_RANK = ("per_rank", "rank_devices")  # stored in the same table as the series; NULL if there is no value
 _PLAIN = ("status", "fidelity", "evidence", "cost_s", "device_s", "period")
 INCOMING = {
@@ -129,7 +130,8 @@ def of_lines(path: Path) -> str:
 
 
 def insert(con: "DuckDBPyConnection", table: str, values: list[dict[str, Any]], conflict: str = "DO NOTHING") -> None:
-    """Inserts rows into a table with a primary key, as one JSON text (see `stage`). `conflict`: for ON CONFLICT."""
+    """Inserts rows into a table with a primary key, as one JSON text (see `stage`). `conflict`: the action after ON
+    CONFLICT."""
     if not values:
         return
     shape = {name: ["VARCHAR"] if isinstance(value, list) else "VARCHAR" for name, value in values[0].items()}

@@ -205,7 +205,7 @@ def _drawn(value: str) -> bool:
 
 def _changing(value: str) -> bool:
     """Whether upper case, lower case and digits alternate as often as in a random string, in which 62 % of the
-    characters differ in kind from the previous one; in CamelCase words it is at most a third."""
+    characters differ in kind from the previous one; in CamelCase words at most a third do."""
     kinds = ["digit" if c.isdigit() else "upper" if c.isupper() else "lower" for c in value if c.isalnum()]
     changes = sum(a != b for a, b in pairwise(kinds))
     return len(set(kinds)) == 3 and changes > 0.4 * len(kinds)

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 FAR = 4.0
 _DOUBLINGS = 4.0
-_MOST_CANDIDATES = 200  # number of candidates, by model size, whose distance is computed
+_MOST_CANDIDATES = 200  # largest number of candidates (nearest in model size) whose distance is computed
 
-# If only one of two jobs has such a feature, it adds nothing, because another feature already counts the reason.
+# If only one of two jobs has such a feature, it adds nothing to their distance, because another feature already differs
+# for the same reason.
 _EXPLAINED = ("experts", "active share", "kv_heads", "load per device", "memory per device", "samples per device")
 _EXPLAINED += ("input_len", "output_len")
 
@@ -34,7 +35,7 @@ MemoryOf = Callable[[Node], float]  # memory of one device of the node in GiB; 0
 
 
 class _Weight(NamedTuple):
-    weight: float  # for a factor of 2 between numbers, or a difference between categories
+    weight: float  # distance of two numbers with a ratio of 2, or of two different categories
     why: str
 
 
@@ -236,7 +237,8 @@ def _alike(
 
 
 def _versions(here: dict[str, str] | None, there: dict[str, str]) -> Feature | None:
-    """The entries of two environments (mostly versions) that differ, among those that both have; None if none does."""
+    """A feature with the entries (mostly versions) that differ between two environments; entries of only one of them
+    are ignored. None if there is no difference."""
     if not here:
         return None
     changed = sorted(k for k in here if k in there and k != "launcher" and here[k] != there[k])
@@ -252,7 +254,8 @@ def _versions(here: dict[str, str] | None, there: dict[str, str]) -> Feature | N
 def _counts(
     con: "DuckDBPyConnection", nearest: list[SimilarJob], up_to: int | None
 ) -> dict[tuple[str, str, str], dict[str, int]]:
-    """Numbers of measurements and of successful ones by job id, cluster and context, if there are any."""
+    """(job id, cluster, context) → its numbers of measurements and of successful ones. Without measurements there is no
+    entry."""
     found = con.execute(
         """
         WITH wanted AS (

@@ -46,7 +46,7 @@ def imports_folder(kb: Path) -> Path:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a process runs the session in `folder`, and so holds its `owner.lock` (kb.lock.exclusive)."""
+    """Whether a process runs the session in `folder`. Such a process holds a lock on the file `owner.lock`."""
     return lock.is_held(folder / "owner.lock")
 
 
@@ -55,9 +55,8 @@ def ingest(kb: Path, journal: Path) -> int:
     again changes nothing.
 
     The process that holds the lock also ingests the journals of all processes that wait for it, in one transaction;
-    their calls then return 0. Errors: AutoscoutError, for example for a damaged line, before which all events are
-    stored.
-    """
+    their calls then return 0. Errors: AutoscoutError, for example for a damaged line; the events before that line are
+    stored."""
     request = _request(kb, journal)
     with writer_if(kb, request.exists, results=False) as con:
         if con is None:
@@ -108,7 +107,7 @@ def ingest_all(kb: Path) -> tuple[int, list[str]]:
     late = [
         path
         for path in sorted(sessions_folder(kb).glob("*/journal.jsonl"))
-        if path.stat().st_size != known.get(path.parent.name, 0)  # smaller if it was replaced
+        if path.stat().st_size != known.get(path.parent.name, 0)  # a replaced journal may be smaller
     ]
     again = lake.take(kb, sorted(imports_folder(kb).glob("*.parquet")))
     if not late:
@@ -138,8 +137,8 @@ def _unlisted(kb: Path) -> list[str]:
 
 
 def lines_known(con: "DuckDBPyConnection", kb: Path) -> dict[str, int]:
-    """Session → number of lines of its journal up to the last stored line, without sessions that have several journals
-    (copies of their folder)."""
+    """Session → number of lines of its journal up to the last stored line. Sessions with several journals (copies of
+    their folder) are omitted."""
     copies = Counter(_session_in(path) for path in sessions_folder(kb).glob("*/journal.jsonl"))
     found = con.execute(
         "SELECT session, max(n) FROM (SELECT session, seq + 1 AS n FROM decision UNION ALL "

@@ -1,4 +1,4 @@
-"""The user's folders, as the XDG base directory specification has them."""
+"""The user's folders, as defined by the XDG base directory specification."""
 
 import os
 import pwd

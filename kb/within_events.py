@@ -34,7 +34,8 @@ class WarmSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric of a gate's two versions: medians, and the mean ratio b / a with its 95 % interval at one look."""
+    """A metric of the two versions that a gate compares: their medians `a` and `b`, and the mean ratio b / a with its
+    95 % interval, which is not corrected for repeated looks at the data."""
 
     name: str
     a: float

@@ -91,8 +91,8 @@ class SessionApp(Wired[None]):
             self.notify(f"{asked}: done", markup=False)
 
     async def _tick(self) -> None:
-        """Draws changes since the last tick, and times once a second. When idle, creates a screen that has not been
-        opened yet, so that it will open quickly."""
+        """Draws what has changed since the last tick, and updates elapsed times once a second. When idle, creates a
+        screen that has not been opened yet, so that it will open quickly."""
         session = self.session
         if not self._dirty:
             self.appear()
@@ -118,7 +118,7 @@ class SessionApp(Wired[None]):
     # ---- drawing -----------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
-        """Draws the panes once they are mounted; on a busy machine the journal may be read before that."""
+        """Draws the panes once they are mounted; on a busy machine, the journal may be read before they are mounted."""
         if self._panes.is_mounted:
             self._dirty = False
             self.repaint()
@@ -152,7 +152,8 @@ class SessionApp(Wired[None]):
         pane = await self._panes.open(key)
         self.session.watching_devices = key == "cluster"
         self.call_after_refresh(self._opened, pane)
-        typed_in = pane.query("TextArea")  # a text input gets the focus, so that letters are not keys
+        # a text input gets the focus, so that typed letters do not trigger key bindings
+        typed_in = pane.query("TextArea")
         self.set_focus(next((w for w in [*typed_in, *pane.query("Rows, Tree")] if w.focusable), None))
         self.refresh_bindings()
 

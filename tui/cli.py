@@ -165,7 +165,7 @@ def _suggest(sentence: str, error: click.ClickException | None = None, code: int
     from tui.text import program
 
     verb = sys.argv[1] if len(sys.argv) > 1 else ""
-    with contextlib.suppress(OSError, ValueError):  # the command line may name what cannot be a path
+    with contextlib.suppress(OSError, ValueError):  # an argument may not be a valid path
         step = next_step(FailedCommand(sentence, sys.argv[1:], cli.commands, code, every_session(sys.argv[1:])))
         incomplete = isinstance(error, click.MissingParameter) or type(error) is click.UsageError
         if step or (incomplete and verb in EXAMPLES):

@@ -12,7 +12,7 @@ _WIDE = 62  # width of a verb's description, so that a line fits into 80 columns
 
 
 class Verbs(click.Group):
-    """`headings`: heading → names of its verbs, in order; none for one list."""
+    """`headings`: heading → names of its verbs, in order; if empty, all verbs are in one list."""
 
     headings: dict[str, list[str]] = {}
 

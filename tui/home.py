@@ -40,7 +40,7 @@ _MACHINES = (
 )
 WINNERS = (
     "SELECT job, best, value, metric, gain, low, ended FROM sessions "
-    "WHERE best IS NOT NULL AND low > 1 ORDER BY ended DESC LIMIT 20"  # see headlines.proven
+    "WHERE best IS NOT NULL AND low > 1 ORDER BY ended DESC LIMIT 20"  # low > 1: the gain is proven
 )
 _PANELS = {
     "sessions": "running and ended sessions; they continue when you close these screens",
@@ -155,7 +155,7 @@ class HomeApp(Wired[Path]):
                 found[name] = (json.loads(out) or found[name]) if code == 0 else problem.strip()
         self._machines, self._winners = found["_machines"], found["_winners"]
         nothing = isinstance(self._machines, str) and isinstance(self._winners, str)
-        self.query("#known").set_class(nothing, "-nothing")  # a query, because another screen may be in front
+        self.query("#known").set_class(nothing, "-nothing")  # query_one() would fail if another screen is in front
         for panel in self.query(Panel):
             panel.repaint()
 

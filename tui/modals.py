@@ -27,7 +27,7 @@ class Options(OptionList):
 
 
 def _explained(words: Iterable[tuple[str, str]]) -> Table:
-    """A table of words and their meanings, which are aligned if they have several lines."""
+    """A table of words and their meanings, in which meanings of several lines are aligned."""
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True, min_width=8, style="bold")
     table.add_column()

@@ -1,5 +1,5 @@
-"""The command to try after an error, made from the user's own command line in one place: a mistyped word gives way to
-the nearest that exists, and commands that a sentence names get the user's file."""
+"""Suggests a command to try after an error: the user's command line with a mistyped word replaced by the nearest
+existing name, or the command that the error message names, with the user's job file."""
 
 import difflib
 import re
@@ -19,7 +19,8 @@ _KNOB = re.compile(r"[A-Za-z_]\w*=")
 
 
 class FailedCommand(NamedTuple):
-    """A command line that failed. `words`: without the program; `sessions`: the names of those that exist."""
+    """A command line that failed. `sentence`: its error message; `words`: its words after the program's name;
+    `sessions`: the names of existing sessions."""
 
     sentence: str
     words: Sequence[str]
@@ -28,14 +29,14 @@ class FailedCommand(NamedTuple):
     sessions: Sequence[str] = ()
 
     def takes(self, verb: str, what: str) -> bool:
-        """Whether one of the verb's arguments is a `what`, by its name in the help."""
+        """Whether the verb has an argument that its help calls `what`, such as JOB.toml."""
         known = self.verbs.get(verb)
         return known is not None and any(
             what in (p.metavar or "") for p in known.params if isinstance(p, click.Argument)
         )
 
     def job(self) -> str:
-        """The job of the command line, if it exists."""
+        """The job file or shipped job that the command line names; "" if it names none that exists."""
         from autoscout.job import shipped
 
         named = shipped.jobs()
@@ -55,7 +56,7 @@ def next_step(failed: FailedCommand) -> str:
 
 
 def _spelled(failed: FailedCommand) -> list[str]:
-    """The same command with the name that was meant."""
+    """The same command with the intended name in place of a mistyped one."""
     if found := _MEANT.search(failed.sentence):
         return _instead(failed.words, found[1], found[2])
     if found := _CHOICES.search(failed.sentence):
@@ -82,7 +83,7 @@ def _new_name(failed: FailedCommand) -> list[str]:
 
 
 def _file(failed: FailedCommand) -> list[str]:
-    """The same command with the nearest file; for a job without one, how to make it."""
+    """The same command with the name of the nearest existing file; if no job file is near, the command `init`."""
     from autoscout.job import shipped
 
     for word in failed.words[1:]:
@@ -104,7 +105,8 @@ def _file(failed: FailedCommand) -> list[str]:
 
 
 def _session(failed: FailedCommand) -> list[str]:
-    """The same command with the nearest session; who has none yet can look at a recorded one."""
+    """The same command with the nearest session; if there are no sessions, the command `demo`, which shows a recorded
+    one."""
     unknown = re.search(r"there (?:is no session (\S+)|are no sessions) ", failed.sentence)
     if unknown and not failed.sessions:
         return ["demo"]
@@ -113,7 +115,7 @@ def _session(failed: FailedCommand) -> list[str]:
 
 
 def _named(failed: FailedCommand) -> list[str]:
-    """The command that the sentence names, with the user's job and knobs."""
+    """The command that the error message names, with the user's job and knobs."""
     job, knobs = failed.job(), [word for word in failed.words if _KNOB.match(word)]
     for verb in _NAMED.findall(failed.sentence):
         if job and failed.takes(verb, "JOB.toml"):
@@ -122,13 +124,13 @@ def _named(failed: FailedCommand) -> list[str]:
 
 
 def _listed(failed: FailedCommand) -> list[str]:
-    """Where the names are explained, if none is near."""
+    """The command `space`, which explains the valid names, after an error about an unknown name."""
     job = failed.job() if " is unknown; known: " in failed.sentence and failed.words[0] != "space" else ""
     return ["space", job] if job else []
 
 
 def _checked(failed: FailedCommand) -> list[str]:
-    """Why a run failed is what `check` looks for."""
+    """The command `check`, which looks for the reason why a run failed."""
     ran = failed.code != 2 and failed.words[0] in ("tune", "profile") and "autoscout" not in failed.sentence
     job = failed.job() if ran else ""
     return ["check", job] if job else []
@@ -139,6 +141,6 @@ def _near(word: str, known: Iterable[str]) -> str:
 
 
 def _instead(command: Sequence[str], wrong: str, right: str) -> list[str]:
-    """The command with `right` for `wrong`, alone or before "="; [] if it is not there."""
+    """The command with `wrong` replaced by `right`, as a whole word or before "="; [] if it does not occur."""
     changed = [re.sub(rf"^{re.escape(wrong)}(?==|$)", lambda _: right, word) for word in command]
     return changed if right and changed != list(command) else []

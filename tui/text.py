@@ -32,8 +32,8 @@ def program() -> str:
 
 
 def with_job(sentence: str, job: str, source: str = "") -> str:
-    """A sentence whose commands can be pasted: they begin as this process did and name the job's file. `source`: what
-    `init` was given."""
+    """Returns the sentence with its commands rewritten so that they can be pasted: they start the program as this
+    process was started, and name the job's file. `source`: the argument of `init`."""
     whole = re.sub(rf"`autoscout ({'|'.join(_TAKE_JOBS)})`", r"`autoscout \1 JOB.toml`", sentence)
     named = re.sub(r"`autoscout ([^`]*)JOB\.toml", lambda found: f"`autoscout {found[1]}{shlex.quote(job)}", whole)
     if source:
@@ -42,7 +42,8 @@ def with_job(sentence: str, job: str, source: str = "") -> str:
 
 
 def pastable(sentence: str) -> str:
-    """A sentence whose commands begin as this process did, outside the environment, too."""
+    """Returns the sentence with its commands rewritten so that they can be pasted, even outside the Python environment:
+    they start the program as this process was started."""
     return re.sub(r"(?<![\w./-])autoscout(?= [a-z])", lambda _: program(), sentence)
 
 

@@ -22,11 +22,11 @@ from tui.ascii import plain_cell
 IDLE_BYTES_S = 700.0  # limit in bytes per second on frames that no user input caused
 CALM_S = 0.3  # seconds without user input after which another screen may be created
 ANSWER_S = 5.0  # timeout for the terminal's answer in seconds
-ASK = "\x1b[?2026$p"  # the query, whether the terminal supports synchronized output; may be sent repeatedly
+ASK = "\x1b[?2026$p"  # asks the terminal whether it supports synchronized output; may be sent repeatedly
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # synchronized output
 _AT_ONCE = 400  # frames with fewer bytes do not flicker, and need no synchronized output
 _ERASED, _ERASED_LAST = 12, 6  # shortest sequences of blanks that are sent as "erase", within and at the end of a run
-_NEAR = 4  # up to this number of unchanged cells are sent again, which is shorter than moving the cursor
+_NEAR = 4  # sending up to this number of unchanged cells again takes fewer bytes than moving the cursor
 
 Look = tuple[str, str, str]  # SGR codes of foreground, background and attributes
 _NO_LOOK: Look = ("39", "49", "")
@@ -35,8 +35,8 @@ _Run = tuple[Look, int, int, list[str]]  # look, row, column, cells
 _ATTRIBUTES = {"bold": "1", "dim": "2", "italic": "3", "underline": "4", "blink": "5", "reverse": "7", "strike": "9"}
 _ENDS = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27", "9": "29"}
 _NOT_SENT = ("Cf", "Cc", "Sk")  # categories of characters without width
-_JOINER, _EMOJI = "\u200d", "\ufe0f"  # the next character has no width; the previous one has two columns
-# Characters that every terminal draws one column wide (unless Unicode calls them wide), and two.
+_JOINER, _EMOJI = "\u200d", "\ufe0f"  # the character after _JOINER has no width; the one before _EMOJI has two columns
+# Characters that every terminal draws in one column (except those that Unicode calls wide), and in two columns.
 _ONE = re.compile("[\u0020-\u02ff\u0370-\u0482\u048a-\u052f\u2010-\u2dff]*")
 _TWO = re.compile("[\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff\uac00-\ud7a3]")
 _SEEN_ON_BLANKS = frozenset("4579")
@@ -125,7 +125,8 @@ class Canvas:
         """Splits text into cells: "" follows a wide character, and combining characters are appended to their base
         character. The number of cells is that of `rich.cells.cell_len`, which the layout of the widgets uses."""
         cells: list[str] = []
-        base, widened = -1, ""  # index of the last base character's cell; the character, if the next one may widen it
+        # index of the last base character's cell; that character while _EMOJI may still widen it
+        base, widened = -1, ""
         characters = iter(text)
         for character in characters:
             wide = self._wide(character)

@@ -65,7 +65,7 @@ def _versions(con: "DuckDBPyConnection") -> Iterator[tuple[str, int]]:
 
 
 def _sessions(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
-    """Checks the name of every session, and its job."""
+    """Checks the name and the job of every session; yields (file hash, error)."""
     for file, name in con.execute("SELECT DISTINCT hash, session FROM arrived").fetchall():
         yield from _caught(file, door.name, name or "", "session")
     sessions = "SELECT hash, job, job_id, job_name FROM arrived WHERE kind = 'session'"

@@ -72,8 +72,8 @@ def pull(kb: Path, catalog: str) -> MovedRecords:
 
 
 def _fetch(kb: Path, team: DuckDBPyConnection, arrived: Path) -> set[str] | None:
-    """Writes the rows that the knowledge base lacks to the file `arrived`; returns the sessions that the team has
-    forgotten, or None if there are no such rows."""
+    """Writes the rows that the knowledge base lacks to the file `arrived`. Returns the sessions that the team has
+    forgotten, or None if the knowledge base lacks no rows."""
     with reader(kb) as con:
         known = {name for (name,) in con.execute("SELECT hash FROM lake_file").fetchall()}
     new = sorted(_hashes(team) - known)
@@ -102,7 +102,7 @@ def _hashes(team: DuckDBPyConnection) -> set[str]:
 
 @contextlib.contextmanager
 def _attached(catalog: str, data: Path | None, write: bool) -> Iterator[DuckDBPyConnection]:
-    """A DuckDB connection of its own, with the catalog attached as `team`."""
+    """A separate in-memory DuckDB connection, with the catalog attached as `team`."""
     with contextlib.closing(duckdb.connect(":memory:", config={"autoinstall_known_extensions": False})) as con:
         for extension in ("postgres_scanner", "ducklake"):
             _load(con, extension)

@@ -27,7 +27,8 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
     device_s: float = 0.0
 
     def inside(self, given: str) -> Path:
-        """The path of a file in the folder. Errors: AutoscoutError (exit 2) if it leads out of it, also by links."""
+        """The path of a file in the folder. Errors: AutoscoutError (exit 2) if it is outside the folder, also through
+        symbolic links."""
         path = (self.folder / given).resolve()
         if "\0" in given or not path.is_relative_to(self.folder.resolve()):
             raise AutoscoutError(f"{door.shown(given)} is not in this server's job folder", 2)
@@ -81,7 +82,7 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
         for line in path.read_bytes().splitlines() if path.exists() else []:
             try:
                 found = json.loads(line)
-            except ValueError:  # incomplete, because the disk was full
+            except ValueError:  # an incomplete line, written when the disk was full
                 continue
             if isinstance(found, dict) and _BEGINS in found and found["at"] > dates.now() - _DAY_S:
                 yield found

@@ -47,8 +47,9 @@ def begin(verb: LongVerb, asked: Callable[[], list[str]]) -> None:
 
 
 def gate_of(limits: AgentLimits, session: str, pairs: int, device_time: str) -> LongVerb:
-    """Starts the gate of a session's winner against its reference. Errors: AutoscoutError (exit 2) if the session is of
-    another job or has no winner, (exit 1) if no device time is left."""
+    """Returns the command that compares a session's winner with its reference (`autoscout gate`), and starts it if
+    necessary. Errors: AutoscoutError (exit 2) if the session is of another job or has no winner, (exit 1) if no device
+    time is left."""
     from autoscout.tuning.sides import of_session
 
     def words() -> list[str]:
@@ -82,7 +83,8 @@ def standing(verb: LongVerb) -> dict[str, Any]:
 
 
 def waited(verb: LongVerb, seconds: float, progress: Any) -> dict[str, Any]:
-    """`standing` once the command has ended, or after this many seconds; reports new messages meanwhile."""
+    """Waits until the command has ended, at most `seconds`, and returns `standing`. New messages are passed to
+    `progress`."""
     until, seen = time.monotonic() + seconds, -1
     while True:
         found = standing(verb)

@@ -217,7 +217,7 @@ def tune(call: Call, asked: OfNewSession) -> Any:
 
 
 def watch(call: Call, asked: OfWatching) -> Any:
-    """Lines of `autoscout watch --plain` after the first `after` ones; may wait for a new line."""
+    """The lines of `autoscout watch --plain` without the first `after` lines; may wait for a new line."""
     from kb import journal as journals
     from kb import store
     from tui.printing.plain import Progress as Lines

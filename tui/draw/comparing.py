@@ -61,7 +61,7 @@ def _named(run: Run) -> Iterable[str]:
 
 
 def interval(values: list[float]) -> str:
-    """The mean with its 95 % interval; of a single value only the value."""
+    """The mean with its 95 % interval as text; for a single value, only this value."""
     if not values:
         return "–"
     mean = statistics.mean(values)

@@ -17,7 +17,7 @@ from tui.text import clock, fit, fit_lines, knob_value, label, label_width, metr
 
 _CHANGE = 38  # width of a changed knob, if there are several columns of them
 FEW = 3  # smallest number of checks for a verdict on the simulators
-_UNSCORED = 4  # number of experiments without a check that is normal, since a batch is checked at its end
+_UNSCORED = 4  # up to this many experiments since the last check are normal, because a batch is checked at its end
 _KINDS = dict.fromkeys(("crashed", "infeasible", "failed", "silent"), "bold red") | {"waiting": "yellow"}
 
 
@@ -40,7 +40,7 @@ def headline(state: State, standing: Standing, width: int, ascii_only: bool) -> 
         return text.append(f" best –  nothing {state.seen} yet", style="dim")
     name = state.confirmed.name if state.confirmed else state.best.name if state.best else ""
     parts = [(f"best {metric(state.job, state.best_value)}", "bold"), (gain(state), "")]
-    if state.confirmed:  # the verdict comes first, and is the last to be cut
+    if state.confirmed:  # the verdict comes first, because lines are truncated at the right
         parts = [(gain(state), "bold"), (parts[0][0], "")]
     for i, (part, style) in enumerate(parts):
         if not i or not state.confirmed or len(text.plain.splitlines()[-1]) + len(part) + 2 <= width:

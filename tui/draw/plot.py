@@ -46,7 +46,7 @@ def plot(
     labels = {0: number(high), height - 1: number(low)}
     if level is not None:
         labels[_row(level, low, high, height)] = number(level)
-    if steps:  # if the level is in the same row, this replaces its label, and its value is written after its name
+    if steps:  # if `level` is in the same row, the label shows the latest step, and `level` is written after its name
         labels[_row(steps[-1][1], low, high, height)] = number(steps[-1][1])
     margin = max(len(label) for label in labels.values())
     columns = max(4, width - margin - 1)
@@ -147,8 +147,8 @@ def _dot(y: float, low: float, high: float, height: int) -> int:
 
 
 def _write(cells: list[str], styles: list[str], text: str) -> None:
-    """Writes text into a row of a plot, as far right as possible without hiding anything; if there is no room, over the
-    line, but never over a mark."""
+    """Writes text into a row of a plot, as far right as possible without hiding anything. If there is no room, the text
+    may hide the staircase, but never a mark."""
     for over in ("", "bold"):
         for start in range(len(cells) - len(text), -1, -1):
             end = start + len(text)
@@ -198,8 +198,8 @@ def cloud(
     y_name: str,
     ascii_only: bool = False,
 ) -> Text:
-    """A scatter plot with independent scales and named axes. `points`: x, y, mark, style; later points hide "
-    "earlier ones."""
+    """A scatter plot with independent scales and named axes. `points`: x, y, mark, style; later points hide
+    earlier ones."""
     xs, ys = [p[0] for p in points], [p[1] for p in points]
     (x0, x1), (y0, y1) = (min(xs), max(xs)), (min(ys), max(ys))
     margin = max(len(number(y0)), len(number(y1)))

@@ -9,7 +9,7 @@ from tui.text import mark, with_job
 
 
 def doctor(findings: list[Finding], as_json: bool, job: str = "JOB.toml") -> None:
-    """`job`: the file that the findings are about, for the commands that they name."""
+    """Prints the findings. `job`: the job file to insert into the commands that they suggest."""
     if as_json:
         document(findings)
     else:

@@ -27,7 +27,7 @@ def written(watch: WinnerWatch, session: str, file: Path) -> None:
 
 
 def openmetrics(watch: WinnerWatch, session: str) -> bytes:
-    disable_created_metrics()  # they would have the time when the file is written, not when the watch began
+    disable_created_metrics()  # they would show the time when the file was written, not when the watch began
     registry = CollectorRegistry()
 
     def metric(kind: type[T], name: str, words: str, *labels: str, **more: Any) -> T:

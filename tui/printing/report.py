@@ -86,7 +86,7 @@ def best_document(found: Recommendation, rests: Lineage | None) -> dict[str, Any
 
 
 def best(found: Recommendation, rests: Lineage | None, as_json: bool) -> None:
-    """The headline, the changed knobs, the next commands, then details. `rests`: the evidence, if requested."""
+    """Prints the headline, the changed knobs, the next commands, then details. `rests`: the evidence, if requested."""
     if as_json:
         document(best_document(found, rests))
         return

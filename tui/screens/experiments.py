@@ -163,7 +163,8 @@ class ExperimentsPane(Pane):
         """Describes a run in a thread, since its log may be on a slow disk, and its command needs slow imports."""
         state = self.state
         box = self.query_one("#one")
-        beside = box.content_region.width - box.styles.scrollbar_size_vertical  # which a long text will have
+        # leaves room for the scrollbar of a long text
+        beside = box.content_region.width - box.styles.scrollbar_size_vertical
         width = self.app.size.width - 4 if whole_screen else beside
 
         def write() -> None:  # not a partial, whose arguments (all experiments) Textual would format

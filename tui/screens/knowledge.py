@@ -356,7 +356,8 @@ class KnowledgePane(Pane):
 
 
 def _similar_label(past: dict[str, Any], ascii_only: bool) -> str:
-    """A similar job with a mark that shows whether warm starts use it: by the user's decision, else if it is near."""
+    """A similar job with a mark that shows whether warm starts use it: according to the user's decision, or without
+    one, to its distance."""
     hands_over = past["decided"] == "accepted" or (not past["decided"] and past["distance"] < FAR)
     mark = ("+" if ascii_only else "✓") if hands_over else ("x" if ascii_only else "✗")
     return f"{mark} {number(past['distance'])} {past['job']} {past['cluster']} {past['decided']}".rstrip()

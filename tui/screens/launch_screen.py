@@ -33,7 +33,7 @@ def evidence(state: State) -> Text:
         return Text(f"nothing {state.seen} yet", style="dim")
     text = Text(panels.gain(state))
     c = state.confirmed
-    if state.seen == "designed":  # older sessions may have recorded a command for it
+    if state.seen == "designed":  # a design cannot be launched, but older sessions may have recorded a command
         return text
     if c is not None and c.sentence:
         text.append("\n" + "\n".join(clauses(c.sentence)))

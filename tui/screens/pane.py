@@ -127,8 +127,7 @@ class Panes(ContentSwitcher):
         return self.pane
 
     def _coloured_anew(self) -> None:
-        """Notes that a new theme was only applied to the visible pane; other panes are restyled when they are "
-        "opened."""
+        """Records that a new theme was only applied to the visible pane; `open` restyles the other panes."""
         self._coloured = {self.shown: self.app.theme}
 
     async def prepare(self) -> bool:

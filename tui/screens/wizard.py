@@ -142,7 +142,8 @@ class NewJob(Screen[Path]):
             choice.offer(offered)
 
     def _offer_devices(self, first: str) -> None:
-        """Offers devices to choose from. `first`: the draft's kind, which is selected unless the user chooses."""
+        """Offers devices to choose from. `first`: the draft's kind of device, which is selected unless the user chooses
+        another one."""
         choice = self.query_one("#device", Choice)
         if not choice.at and choice.value != first:
             choice.offer([first, *(k for k in kinds() if k != first)])
@@ -176,7 +177,8 @@ class NewJob(Screen[Path]):
         }
         numbers = {name: int(words[name]) for name in _NUMBERS if words[name].isdigit()}
         choice, names = self.query_one("#engine", Choice), [e.name for e in self.engines]
-        engine = choice.value if choice.values == names else "".join(names[:1])  # the choice is of an earlier source
+        # `choice` may still list the engines of an earlier source
+        engine = choice.value if choice.values == names else "".join(names[:1])
         python = next((e.python for e in self.engines if e.name == engine), "")
         numbers["profiles"] = numbers.get("profiles") or 30
         device = self.query_one("#device", Choice)

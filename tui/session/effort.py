@@ -15,7 +15,7 @@ class Effort(msgspec.Struct, kw_only=True):
     wins: int = 0
     gain: float = 0.0
     device_s: float = 0.0
-    gain2: float = 0.0  # sum of squared gains, followed by the other sums of squares and products
+    gain2: float = 0.0  # sum of gain²; below, the sums of device_s² and of gain × device_s
     device2: float = 0.0
     both: float = 0.0
 

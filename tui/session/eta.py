@@ -69,7 +69,7 @@ def remaining(state: State) -> Left | None:
 
 
 def _after_two(state: State, finalists: int) -> int:
-    """Number of measurements in possible rounds after the first two; 0 on a quiet machine."""
+    """Largest number of measurements in the rounds after the first two; 0 on a quiet machine."""
     assert state.job is not None
     job, runs = state.job, (r for r in state.runs if r.configuration == state.default and r.purpose != "confirm")
     costs = [c for r in runs if r.measurement and (c := cost(job.objective, r.measurement)) is not None]

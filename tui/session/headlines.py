@@ -60,5 +60,5 @@ def slower(ratio: float) -> str:
 
 
 def gate_words(found: Gated) -> str:
-    """A gate's verdict, with how much slower version B is."""
+    """A gate's verdict as text, and how much slower version B is."""
     return f"{found.verdict}, {slower(found.ratio)}" if found.ratio else found.verdict

@@ -1,10 +1,9 @@
 """Follows a session on another host: its events arrive over ssh and are appended to a local copy of its journal, which
 the screens read.
 
-The other host runs `autoscout watch SESSION --events`, which prints the journal's lines, and in between lines that
-begin with "#" with information that is not in the journal (whether the process is running, the end of the running
-experiment's log).
-"""
+The other host runs `autoscout watch SESSION --events`, which prints the lines of the journal. Additional lines that
+begin with "#" contain information that is not in the journal (whether the process is running, the end of the running
+experiment's log)."""
 
 import re
 import shlex
@@ -118,7 +117,8 @@ class Remote:
         threading.Thread(target=self._read, args=[self._ssh.stdout], daemon=True).start()
 
     def more(self) -> list[AnyEvent]:
-        """New events. Errors: AutoscoutError; if the connection is lost, once all events that arrived are returned."""
+        """New events. Errors: AutoscoutError. A lost connection is only reported after all received events have been
+        returned."""
         found = self._copy.more()
         self._listen()
         if not found and self.gone:
@@ -200,7 +200,7 @@ class Remote:
             try:
                 self._status = msgspec.json.decode(line[1:], type=RemoteStatus)
             except (msgspec.MsgspecError, UnicodeDecodeError):
-                return  # it is not an event
+                return  # other output that happens to begin with #
 
     def _complaint(self) -> str:
         assert self._ssh.stderr is not None

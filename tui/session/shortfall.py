@@ -9,7 +9,8 @@ from tui.session.state import Run, State
 
 
 class Miss(msgspec.Struct, frozen=True):
-    """A constraint and the run that comes closest to it. `factor`: by which the run misses it (1: met)."""
+    """A constraint and the run that comes closest to meeting it. `factor`: the factor by which this run misses the
+    limit (1: it meets the limit)."""
 
     text: str
     value: float

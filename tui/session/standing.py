@@ -117,7 +117,8 @@ def _waiting(state: State) -> Standing:
 
 
 def _silent(state: State) -> Standing | None:
-    """The status of a session without events for too long (an experiment ends within the job's timeout); else None."""
+    """The status of a session that has had no event for too long, else None. During an experiment, the job's timeout is
+    added to the limit."""
     assert state.job is not None
     silence = state.now - state.last
     allowed = SILENT_S + (state.job.launch.timeout_s if state.running else 0.0)

@@ -85,7 +85,8 @@ class Grid(msgspec.Struct, kw_only=True):
     delta_sparse: float
     delta_dense: float
     interaction: float | None
-    errors: list[float] = msgspec.field(default_factory=list)  # of predicted log-costs; 0 for measured ones
+    # standard deviations of the logs of `costs`; 0 for measured costs
+    errors: list[float] = msgspec.field(default_factory=list)
 
 
 class State(msgspec.Struct, kw_only=True):
@@ -120,7 +121,8 @@ class State(msgspec.Struct, kw_only=True):
     device_s: float = 0.0
     default_value: float | None = None
     best: BestFound | None = None
-    leaders: dict[str, float] = msgspec.field(default_factory=dict)  # id → best value, of the best configurations
+    # id → best value, for the LEADERS best configurations
+    leaders: dict[str, float] = msgspec.field(default_factory=dict)
     confirms: list[str] = msgspec.field(default_factory=list)  # configuration id of each experiment in the final rounds
     milestone: BestFound | None = None  # the last improvement by more than 1 %, from which `patience` is counted
     patience: int = 0
@@ -303,7 +305,8 @@ class State(msgspec.Struct, kw_only=True):
                 run.began = event.at
 
     def _predicted(self, event: Checked) -> None:
-        """Adds the predicted value of a check to the newest run of its configuration, which it directly follows."""
+        """Adds the predicted value of a check to the newest run of its configuration. In the journal, the check
+        directly follows that run."""
         run = next((r for r in reversed(self.runs[-8:]) if r.name == event.name), None)
         if run is not None:
             run.predicted = event.predicted
@@ -355,7 +358,7 @@ class State(msgspec.Struct, kw_only=True):
             self.failures[run.status] = self.failures.get(run.status, 0) + 1
         if self.default is not None and m.configuration == self.default and self.default_value is None:
             self.default_value = run.value
-            # So that `best` comes from a run of this session.
+            # If no run of this session has been the best yet, an anchor run of the default counts as the best.
             if run.purpose == "anchor" and run.value and self.best is None:
                 self.best = BestFound(configuration=m.configuration, name=run.name, value=run.value, experiments=0)
         if run.value and run.purpose in (*SEARCH_PURPOSES, "answered"):

@@ -85,8 +85,8 @@ class Watched:
     # ---- the time cursor ---------------------------------------------------------------------------------
 
     def go(self, at: int) -> None:
-        """Requests the state after `at` events, which `catch_up` computes. At the end of a session that is running or
-        being played, it is the live state."""
+        """Requests the state after `at` events, which `catch_up` computes. If this is the end of a session that is
+        running or being played, the live state is shown."""
         at = max(0, min(self.count, at))
         if at == self.count and (self.alive or self.playing):
             self.go_live()

@@ -43,7 +43,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def job_file(config: Path, asked: Asked, kb: Path) -> KeptJob:
-    """Writes the job of a ds_config to a file next to the knowledge base, which is always the same for the same job, so
+    """Writes the job of a ds_config to a file next to the knowledge base. The same job always gets the same file, so
     that sessions can be resumed. Errors: AutoscoutError (exit 2)."""
     from autoscout.machine.devices_here import here
     from autoscout.targets.deepspeed import config_space, ds_config

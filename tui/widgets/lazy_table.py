@@ -58,7 +58,8 @@ class Rows(ScrollView, can_focus=True):
         return len(self.rows)
 
     def show(self, rows: Sequence[int], keep: bool) -> None:
-        """Shows other rows. `keep`: the cursor stays on its row, but follows the last row to the new last one."""
+        """Shows other rows. `keep`: the cursor stays on its row, but if this is the last row, it moves to the new last
+        row; without `keep`, it always moves to the last row."""
         at_end = not keep or self.cursor >= len(self.rows) - 1
         grown = len(rows) != len(self.rows)
         self.rows = rows

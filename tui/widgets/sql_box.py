@@ -35,7 +35,8 @@ class Console(TextArea):
         self._cycle: tuple[str, int] = ("", 0)
 
     def on_key(self, event: events.Key) -> None:
-        if self.text == FIRST and (event.key.isdigit() or event.key == "question_mark"):  # keys for screens
+        # while nothing has been typed, these keys switch screens
+        if self.text == FIRST and (event.key.isdigit() or event.key == "question_mark"):
             event.prevent_default()
             event.stop()
             self.screen.set_focus(None)
