@@ -43,8 +43,9 @@ class KnobChange(msgspec.Struct, frozen=True):
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
-    """The user's present launch, if the gain is stated over an expert recipe that was better. `ratio`: cost of the
-    present launch / cost of the best; `in_turns`: whether the two were measured alternately in rounds."""
+    """The user's present launch, for a gain that is stated over an expert recipe because the recipe was better than
+    this launch. `ratio`: cost of the present launch / cost of the best; `in_turns`: whether the two were measured
+    alternately in rounds."""
 
     measured: MeasuredConfiguration
     ratio: float

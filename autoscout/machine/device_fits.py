@@ -75,8 +75,8 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
     found["gemm"], gemm_error = _fit_gemm(whole, products)
     found["attention"], attention_error = _fit_attention({**whole, "gemm": found["gemm"]}, groups["prefill"])
     serving, errors = fit_serving(groups, found)
-    # If the most similar record lacks the constants of experts and host, those of the first record that has them are
-    # used.
+    # If the most similar record lacks the constants of mixture-of-experts layers and of the engine's CPU work, those of
+    # the first record that has them are used.
     if "experts" not in shipped_contents()[like]["serving"]:
         serving["like"] = next(stem for stem, one in shipped_contents().items() if "experts" in one["serving"])
     found["serving"] = serving
@@ -104,7 +104,7 @@ def likest(facts: dict[str, Any]) -> str:
     preferred, then those with a smaller `doubt`."""
     known = shipped_contents()
     stem = stem_of(facts["name"])
-    while stem and stem not in known:  # an earlier calibration
+    while stem and stem not in known:  # a record of an earlier calibration refers to a shipped one
         stem = contents()[stem].get("like", "")
     if stem:
         return stem

@@ -1,10 +1,11 @@
 """Proposals of people, agents and scripts, as an arm of the search whose trials the belief chooses.
 
 The belief, which does not know the proposers' reasons, ranks the open proposals among all candidates. The best of them
-is tried if it is in the arm's share of the candidates, at first the best quarter: after six experiments, two of three
-right ideas are there, and one of seven that are among the slowest. A trial that becomes the best doubles the share, any
-other one halves it, or more if it took long. So a proposer who is always wrong is soon tried only where the belief
-would go next anyway. An idea similar to one that was set aside waits until another arm proposes it.
+is tried if it is in the arm's share of the candidates, at first the best quarter. (After six experiments, this quarter
+contains two thirds of the good proposals, and a seventh of the proposals that are among the slowest configurations.) A
+trial that becomes the best doubles the share, any other one halves it, or more if it took long. So a proposer
+who is always wrong is soon tried only where the belief would go next anyway. A proposal similar to one that was set
+aside waits until another arm proposes it.
 
 A trial outside the better half of the other arms' runs is set aside: its row is taken, but neither the belief nor the
 bandit learns from it, and it replaces no experiment of the search. A slow neighbour of the best configuration, picked

@@ -183,8 +183,8 @@ class _PredictedRows:
         return np.min([np.ones(len(codes)), *(bound.chance for bound in found)], axis=0)
 
     def fitting_load(self) -> str:
-        """A sentence on the first load, when the job's is halved repeatedly, at which the reference is expected to meet
-        its bounds; "" if the load cannot be scaled."""
+        """A sentence on the load at which the reference is expected to meet its bounds, found by halving the job's load
+        repeatedly; "" if the load cannot be scaled."""
         name = "concurrency" if self.job.traffic.concurrency else "rate"
         now = load = getattr(self.job.traffic, name)
         if self.job.traffic.sessions or not now:
@@ -217,8 +217,8 @@ class _PredictedRows:
     def chosen(self, count: int) -> np.ndarray:
         """(n, knobs) codes of the best configuration of each layout, and of others if there are fewer than `count`
         layouts. Many configurations are first simulated together, less exactly than the few best ones afterwards. If
-        all of these then break a bound, the search is repeated with stricter bounds, and at last for the smallest
-        shortfall."""
+        all of these then break a bound, the search is repeated with stricter bounds. If that fails, too, it looks
+        for the configurations with the smallest `shortfall`."""
         bounds = any(True for _ in bounded(self.job, self.simulators.memory, self.simulators.any_row))
         for share in _SHARES if bounds else _SHARES[:1]:
             found = self._first_ones(partial(self.costs, share=share), count)
@@ -240,7 +240,7 @@ class _PredictedRows:
         raise AutoscoutError(fits_nowhere(self.space) or self._nothing(), 3)
 
     def _alone(self) -> "_PredictedRows":
-        """Predictions for one request at a time: a configuration that breaks a limit then breaks it at every rate."""
+        """Predictions for one request at a time. A configuration that breaks a limit at this load breaks it at any."""
         limits = [f"{metric} <= {bound:g}" for metric, bound in latency_limits(self.job.objective)]
         objective = Objective(minimize=constraint(limits[0])[0], constraints=limits)
         traffic = msgspec.structs.replace(self.job.traffic, rate=_SELDOM, requests=REQUESTS_PER_LOAD)
@@ -330,7 +330,8 @@ class _PredictedRows:
         that a nearer configuration may even be better; with other metrics, a better one is a different entry of the
         ranking."""
 
-        def cost(one: np.ndarray) -> float:  # with `row`, because the search for a rate starts at the previous row's
+        def cost(one: np.ndarray) -> float:
+            # The first row is `row`, because the search for the highest rate starts from the previous row's rate.
             return float(order(np.array([row, one]))[1])
 
         least = cost(row)

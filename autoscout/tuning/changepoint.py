@@ -1,4 +1,4 @@
-"""Which of n successive changes made it slower? A noisy bisection.
+"""Finds which of n successive changes made a job slower: a bisection with noisy measurements.
 
     log cost of point p in pair r = level + δ [p ≥ change] + p_r + s + ε,    ε ~ N(0, σ²),  p_r ~ N(0, ρ σ²)
 

@@ -142,7 +142,7 @@ class Loop:
         return judged
 
     def _heed(self, measurement: Measurement) -> None:
-        """Errors: AutoscoutError after repeated faults of the machine, which would only waste more of the budget."""
+        """Records faults of the machine. Errors: AutoscoutError if they are repeated, which would waste the budget."""
         if measurement.status == "infrastructure":
             self.spoiled.append((measurement.configuration.id, measurement.evidence))
             if reason := symptoms.stop(self.spoiled):

@@ -33,8 +33,8 @@ _SETTLED = 0.01  # change of y at which expectation propagation has converged
 _HELD, _FITTED = 200, 100  # limits on rows kept, and on rows used to fit hyper-parameters
 _STEPS = 30, 10  # limits on the steps of the first fit, and of later ones, which start from the last result
 _VAGUE = 1e4  # variance that makes a pseudo-measurement uninformative
-# log distance below the limit: for a row that ran out of memory although its forecast was farther below, `least_over`
-# clips the forecast to this distance
+# Forecasts of rows that ran out of memory are raised to at least −_NEAR in `least_over`, because a forecast that far
+# below the limit was an error.
 _NEAR = 0.36
 # cap on the probability that a row that ran out of memory before would fit (the Gaussian posterior gives 0.4)
 _AGAIN = 1e-3

@@ -24,20 +24,20 @@ from autoscout.search.hyper import DefaultHyper
 from autoscout.search.hypervolume import improvement
 from autoscout.search.pool import CandidatePool
 
-_WORTH = 2.0  # observations that a prior mean's `doubt` counts as when its residuals are scaled
+_WORTH = 2.0  # weight of a prior mean's `doubt` in the estimated scale of its residuals, in observations
 _NOTHING = 0.2  # prior probability that no prior mean is right
 _GROWTH = 1.25  # growth of the data that triggers a new fit and new candidates
 _CANDIDATES = 5_000  # limit on candidates
-_RENEWED = 8  # sampled pool: steps after a fit that renew candidates
-_FEW, _ROUNDS = 25, 3  # without prior means: up to 25 rows, 3 renewals per step
-_WORK, _LEAST = 600_000, 2_000  # covariances computed to score candidates; least rows to score
-_BESIDE = 6  # other work to score a row, in covariances
+_RENEWED = 8  # number of steps after a fit in which the candidates of a sampled pool are renewed
+_FEW, _ROUNDS = 25, 3  # below _FEW rows without prior means, candidates are renewed _ROUNDS times per step
+_WORK, _LEAST = 600_000, 2_000  # number of covariances computed to score rows; least number of rows to score
+_BESIDE = 6  # all other work to score a row takes as long as this number of covariances
 _FITTED, _STEPS = 100, 30  # limits on rows and on steps to fit hyper-parameters
 _QUICK = 50  # with more rows, fits are spread over several steps
 _HELD = 300  # limit on measured rows that the model uses
 _SCORED, _AT_ONCE = 100_000, 4_000  # limit on rows to score for candidates; rows per block that fits the cache
 _KEPT = 200_000  # pools up to this size cache their encoding (400 bytes per row)
-_OWN = (0.5, 2.0)  # prior on the configuration's share of unexplained variance; repeats it counts as
+_OWN = (0.5, 2.0)  # prior for the configuration-specific share of unexplained variance; its weight in repeats
 _NEGLIGIBLE = 0.02  # members with less weight are ignored
 
 
@@ -49,7 +49,7 @@ class _Member:
     centre: float = 0.0
     unit: float = 1.0
     weight: float = 0.0
-    expected: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (m,) of the candidates, on BEND
+    expected: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (m,) means of the candidates, on the scale BEND
 
     def shared(self, mean: np.ndarray, deviation: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
         """Converts (mean, deviation) from this member's scale of costs to the common scale BEND."""
@@ -243,7 +243,7 @@ class Surrogate:
             scaled = (y - member.centre) / member.unit
             most = steps if member.weight or not self._fitted_on else min(steps, _STEPS // 3)
             member.posterior.fit(encoded[at], scaled[at], z[at], member.mean.spread, vague[at], most)
-        if not self._fitted_on:  # later, in a separate step
+        if not self._fitted_on:  # later fits of the bounds are steps of their own
             self.chances.fit_bounds()
         self._weigh(fitted_on)
         self._believed = [int(row) for row in rows]
@@ -371,7 +371,7 @@ class Surrogate:
             self.least += member.weight * best
             promised = improvement(mean, times * np.sqrt(deviation**2 + own), best)
             if member.posterior.inert.any():
-                # pending: during `update`
+                # Only during `update`, the belief contains the pending rows, too.
                 rows = np.array([*self.rows, *pending], dtype=int)[: len(belief.measured[0])]
                 known = np.where(np.isin(rows, list(self.failed)), np.nan, member.mean.expected(rows))
                 promised = promised * belief.new(offset, known)
