@@ -47,7 +47,7 @@ from autoscout.search.trade import Trade
 from kb.journal import Believed, Decided, Event, Outlook, Rewarded, TournamentRanked
 from kb.records import Configuration, Measurement
 
-_OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # outlook: interval in asks, horizon in experiments, relative gain that counts
+_OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # for outlooks: asks between two; experiments ahead; least gain that counts
 _FAVOURITES = 1_000  # best predictions per simulator to add to a pool that cannot list the space
 _SOON = 8  # experiments after which a correct simulator has usually led to the best configuration
 # Trust in simulators below which they are tested with distant rows; trust above which _CHECKS such tests suffice.
@@ -294,8 +294,8 @@ class AutoScout:
         return alone and 0 <= float(self.model.gain.max()) < self.hyper.explore
 
     def _wider(self) -> Proposal | None:
-        """A proposal with larger standard deviations, or without the simulators if the belief depends mostly on them;
-        None if these are trusted and had fewer than _SOON experiments."""
+        """After _SOON experiments, a proposal chosen without the simulators, if the belief depends mostly on them; else
+        one chosen with larger standard deviations, if trust in the simulators is low; else None."""
         if sum(m.weight for m in self.model.nothing) < _TRUST and len(self.model.costs) >= _SOON:
             look_unaided(self.model, list(self.pending))
             why = "the simulators predict hardly any gain: chosen from measurements alone"
@@ -309,7 +309,7 @@ class AutoScout:
         return Proposal(int(self.model.candidates[at]), "MODEL", float(value[at]), why)
 
     def _open_rows(self) -> np.ndarray:
-        """Untried rows, without those predicted to fail unless no others are left."""
+        """Untried rows that are not predicted to fail; all untried rows if that leaves none."""
         taken = [*self.model.tried, *self.pending]
         rows = np.setdiff1d(np.arange(len(self.pool)), taken)
         for fails in (m.mean.fails for m in self.model.members if m.mean.foresees and m.mean.fails is not None):

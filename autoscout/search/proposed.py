@@ -28,9 +28,9 @@ from autoscout.search.pool import CandidatePool
 from autoscout.search.proposers import Proposal
 from kb.journal import PROPOSED
 
-_SHARE, _MOST = 0.25, 0.5  # share of the candidates that a proposal must be in: at first, at most
+_SHARE, _MOST = 0.25, 0.5  # share of best candidates that a proposal must be among: at first; at most
 _EARLY = 4  # experiments after which the belief may choose a proposal
-_RANKED = 3  # least number of runs of other arms to compare with, before the opening's end and to prove a proposal
+_RANKED = 3  # runs needed before the opening tries a proposal, and runs of other arms needed to prove one
 _NEAR = 0.6  # two ideas are similar if they differ in less than this share of the usual number of knobs
 _FADING = 10  # experiments after which a proof counts half
 _EVEN = 0.2  # weight of all values of a knob together, relative to those of proven proposals

@@ -58,7 +58,7 @@ def bisect(
     sure: float = 0.95,
     wheels: str = "",
 ) -> Bisected:
-    """Errors: AutoscoutError (exit 1) if one of the ends does not run; Interrupted."""
+    """The changes that may be the cause. Errors: AutoscoutError (exit 1) if an end does not run; Interrupted."""
     session.repair(kb, on_note)
     broken: dict[int, str] = {}
     changes, pair = len(points) - 1, 0

@@ -140,8 +140,8 @@ class Chances:
         return self.feasibility.features(encoded, self._hints(rows))
 
     def _for_memory(self, rows: np.ndarray, encoded: EncodedRows) -> EncodedRows:
-        """The encoding for the memory model: without knobs that cannot affect device memory and, without forecasts of
-        memory, with predicted failures as additional regressors."""
+        """The encoding for the memory model, which excludes knobs that cannot affect device memory. If no simulator
+        forecasts memory, predicted failures are additional regressors."""
         encoded = self._encoding.of_memory(encoded)
         hints = None if MEMORY in self._foreseen else self._hints(rows)
         return (

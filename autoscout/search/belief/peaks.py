@@ -217,7 +217,7 @@ def _numbered(rows: EncodedRows) -> np.ndarray:
 
 
 def _without(k: np.ndarray, y: np.ndarray, vague: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """((n,) mean, (n,) variance) of f at each row, given all other rows."""
+    """((n,) mean, (n,) variance) of f at each row, predicted from all other rows."""
     inverse = np.linalg.inv(k + np.diag(vague))
     left = 1 / np.diag(inverse)
     return y - left * (inverse @ y), np.maximum(left - vague, 0.0)  # rounding may give a negative difference

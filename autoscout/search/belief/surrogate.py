@@ -3,10 +3,10 @@
     P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x runs)²
 
 `gain` is the expected relative improvement (EI) over the best row's expected cost, times the squared probability of
-running (chances.py). What no knob explains in a cost is partly noise and partly specific to the configuration; because
-of the latter, a new configuration may be better than its neighbours. Costs are used as their logarithm above the best
-one, bent so that hopeless rows count nearly alike (bending.py); p(y | k) is the probability density of the unbent
-log-costs, so that scales are comparable."""
+running (chances.py). The part of a cost that no knob explains is partly noise and partly specific to the configuration;
+because of the specific part, a new configuration may be better than its neighbours. Costs are used as their logarithm
+above the best one, bent so that hopeless rows count nearly alike (bending.py). p(y | k) is the probability density of
+the unbent log-costs, so that scales are comparable."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -70,7 +70,7 @@ class Surrogate:
         """`foreseen`: for each bound, a predictor of the closeness to it (foreseen.py)."""
         self.pool, self.encoding, self.rng = pool, encoding, rng
         unknown = nothing(pool)
-        self.members = [  # unbent costs vary too much to detect inert knobs near the best
+        self.members = [  # knobs without effect near the best are detected in bent costs only
             _Member(mean, Posterior(encoding, mean.prior, hyper.effects, drops_inert=mean.bend == BEND))
             for mean in [*unknown, *means]
         ]
@@ -388,7 +388,7 @@ class Surrogate:
 
     def unexplained(self) -> tuple[float, np.ndarray]:
         """(variance of the part of log-costs that is specific to a configuration but not explained by knobs, (n,) noise
-        variance of the measured rows' means). Repeats reproduce the former, which distinguishes the two."""
+        variance of the measured rows' means). Unlike noise, the former is equal in repeated measurements."""
         share, worth = _OWN
         scatter = sum(float(np.var(self.costs[row])) * len(self.costs[row]) for row in self.again)
         count = np.array([len(self.costs[row]) for row in self.rows.tolist()])
