@@ -131,7 +131,7 @@ def _preset(word: str) -> str:
 def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
     """(words of a command given as one argument, the environment variables it sets). Errors: AutoscoutError (exit 2) if
     it is not a command."""
-    with contextlib.suppress(AutoscoutError):  # for an unknown first word
+    with contextlib.suppress(AutoscoutError):  # an unknown first word is an error here
         return launch_in(line, "the line")[:2]
     words = split(line, f"{door.shown(line)} is not a shell command line")
     if len(words) > 1 or (words and shutil.which(words[0])):
@@ -264,9 +264,9 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
             "separately",
             2,
         )
-    by_engine = sorted(names(), key=lambda name: name == "command")  # last, because it accepts any command
+    by_engine = sorted(names(), key=lambda name: name == "command")  # "command" is last, as it accepts any command
     engines = [engine] if engine else [name for name in by_engine if not target(name).asked_for]
-    with contextlib.chdir(line.place):  # relative paths in the command
+    with contextlib.chdir(line.place):  # for relative paths in the command
         made = next((job for name in engines if (job := target(name).recognises(line))), None)
         others = [] if engine or made is None else _other_engines(line)
     if made is None:

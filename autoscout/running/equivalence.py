@@ -26,7 +26,7 @@ _WIDTH, _DEPTH = 1024, 8
 # at the first token.
 GUARDED = 4  # number of prompts, see targets/vllm/worker/prompts.py
 _SAME_FORMAT, _OTHER_FORMAT = 0.75, 0.03
-_FORMATS = ("kv_cache_dtype", "quantization")  # knobs
+_FORMATS = ("kv_cache_dtype", "quantization")  # knobs that set a number format
 # Environment key of the user's training settings, if they differ from those of the search. Such runs are not compared,
 # because with dropout or a balanced router, losses differ by design.
 SETTINGS = "settings"

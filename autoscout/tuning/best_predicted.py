@@ -276,7 +276,8 @@ class _PredictedRows:
         codes, cost = codes[np.isfinite(cost)], cost[np.isfinite(cost)]
         first = np.sort(np.unique(codes[:, self.layout], axis=0, return_index=True)[1])
         if len(first) < count:
-            dearer = np.flatnonzero(np.diff(cost, prepend=0.0) > _NOTHING * cost)  # not equal to the row before
+            # Rows with a higher cost than the row before.
+            dearer = np.flatnonzero(np.diff(cost, prepend=0.0) > _NOTHING * cost)
             first = np.concatenate([first, np.setdiff1d(dearer, first)])
         return codes[first[: max(2 * count, _FEW)]]
 

@@ -22,7 +22,7 @@ from autoscout.tuning.loop import Stop, end
 from autoscout.tuning.sides import side
 from kb.records import AutoscoutError, Job, Measurement
 
-_OPEN = 6  # points whose checkouts, environments and processes are kept for their next run
+_OPEN = 6  # number of points whose checkouts, environments and processes are kept for their next run
 _LIKELY = 0.02  # smallest probability with which further changes are reported as suspects
 
 
@@ -128,7 +128,7 @@ class OpenPoints:
             made = held.enter_context(side(self._points[point].side, self._job, self._kb, self._wheels))
             each = opened(held, made, self._kb, self._on_note, self._stop, "bisect")
             held.callback(self._ended, each)
-            each.run()  # not used, since caches and compilation make the first run slower
+            each.run()  # its time is not used, since caches and compilation make the first run slower
             return each, held.pop_all()
 
     def _ended(self, each: GateSide) -> None:

@@ -91,7 +91,7 @@ class Surrogate:
         self._fitted_on = 0
         self._believed: list[int] = []  # rows that each member's Belief contains
         self.renewal = None if pool.complete else Renewal(pool, rng)
-        self._due = self._left = 0  # steps left that renew the candidates, and over which the fit continues
+        self._due = self._left = 0  # number of steps left: to renew the candidates; to continue the fit
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Surrogate:
             if self.doubts.get(row) and not doubt:
                 self.costs.pop(row)
                 self.again.discard(row)
-                self._fitted_on = 0  # refit: the model used the replaced cost
+                self._fitted_on = 0  # forces a new fit, since the model used the replaced cost
             self.doubts[row] = doubt
             self.costs.setdefault(row, []).append(float(np.log(cost)))
             if len(self.costs[row]) > 1:
@@ -174,7 +174,7 @@ class Surrogate:
         self._grow()
         rows = self.rows
         self.chances.fit()
-        fits = True  # do only one kind of work per step
+        fits = True  # whether this step fits, so that it does no other slow work
         if len(rows) >= _GROWTH * self._fitted_on or self._left or not len(self._open(pending)):
             self._hold()
             rows = self.rows
@@ -275,7 +275,7 @@ class Surrogate:
         at_once = _WORK // ((len(rows) + _BESIDE) * max(sum(m.weight > 0 for m in self.members), 1))
         most, few = int(np.clip(at_once, _LEAST, _SCORED)), int(np.clip(at_once, _LEAST, _CANDIDATES))
         looked = np.arange(n) if n <= most else self.rng.choice(n, most, replace=False)
-        if len(self.gain) == len(self.candidates) < n:  # rescore the most promising ones
+        if len(self.gain) == len(self.candidates) < n:  # also score the most promising candidates again
             looked = np.union1d(looked, self.candidates[np.argsort(-self.gain, kind="stable")[: few // 2]])
         gain = self._scored(looked, pending)
         promising = looked[np.argsort(-gain, kind="stable")[: few * 5 // 8]]
