@@ -82,8 +82,8 @@ class ProposedArm:
         return True
 
     def early(self, model: Surrogate, pending: Iterable[int]) -> Proposal | None:
-        """As `trial`, during the opening. Asks a copy of the model, so that proposals that are set aside do not change
-        the search. (Simulators of bounds cannot always be copied.)"""
+        """Like `trial`, but during the opening. It asks a copy of the model, so that proposals that are set aside do
+        not change the search; if simulators predict bounds, it returns None, because they cannot always be copied."""
         few = len(model.tried) < _EARLY or np.count_nonzero(model.kept) < _RANKED
         if few or self.held or not self.open or len(model.foreseen):
             return None

@@ -26,7 +26,7 @@ _GIVEN_UP = 5  # after this many successive runs that were ended early, an ancho
 
 class Anchors:
     def __init__(self, job: Job, reference: Configuration, exact: bool = False) -> None:
-        """`exact`: costs come from a deterministic model, so they do not drift."""
+        """`exact`: whether costs come from a deterministic model, so that they do not drift."""
         self.job, self.reference, self.exact = job, reference, exact
         self._again: list[Measurement] = []  # all anchors but the first
         self.drift = 0.0  # log of (the machine's present costs / costs at the session's start)

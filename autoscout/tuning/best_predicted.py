@@ -52,12 +52,13 @@ class Ranked(msgspec.Struct, frozen=True):
 
 
 class PredictedRanking(msgspec.Struct, frozen=True, kw_only=True):
-    """`best`: best first, by cost / probability to fit into memory, with at most one configuration of each layout
-    (devices and parallelism), unless there are too few layouts (`layouts` is false). If no configuration is expected to
-    meet the limits, those with the highest probability are listed. `searched`: size of the space. `reference`: None if
-    it is predicted not to run or to break a limit. `rows`: number of this job's measurements on which the prediction
-    rests. `unpriced`: settings of the listed configurations whose effect on time no simulator knows. `fits`: if the
-    reference breaks its limits at the job's load, a sentence on the load at which it is expected to meet them."""
+    """The result of `ranking`. `best`: the listed configurations, best first, by cost / probability to fit into memory,
+    with at most one configuration of each layout (devices and parallelism), unless there are too few layouts (`layouts`
+    is false). If no configuration is expected to meet the limits, those with the highest probability are listed.
+    `searched`: size of the space. `reference`: None if it is predicted not to run or to break a limit. `rows`: number
+    of this job's measurements on which the prediction rests. `unpriced`: settings of the listed configurations whose
+    effect on time no simulator knows. `fits`: if the reference breaks its limits at the job's load, a sentence on the
+    load at which it is expected to meet them."""
 
     job: str
     metric: str

@@ -38,7 +38,8 @@ class Suspect(msgspec.Struct, frozen=True):
 
 
 class Bisected(msgspec.Struct, frozen=True):
-    """`slower`: expected cost after the change / before it, None without pairs; `suspects`: likeliest first."""
+    """The result of a bisection. `slower`: expected cost after the change / before it, None without pairs; `suspects`:
+    the changes that may be the cause, most probable first."""
 
     sure: bool
     sentence: str

@@ -46,7 +46,8 @@ _HIGH = np.array([2, *np.log([0.3, 3.4, 100]), 0.95, *np.log([1.5, 1.5]), 1, 1])
 
 
 class ChangeSearch:
-    """`p`: (changes,) probability that the change is the cause; change k, from 0, leads from point k to point k + 1."""
+    """The posterior of the change, given the measured pairs. `p`: (changes,) probability that the change is the cause;
+    change k, from 0, leads from point k to point k + 1."""
 
     def __init__(self, changes: int, pairs: Iterable[Pair] = ()) -> None:
         self.p = np.full(changes, 1 / changes)

@@ -31,8 +31,8 @@ def doubted(deviation: float) -> float:
 
 
 class FinalChoice(msgspec.Struct, frozen=True):
-    """`level`: configuration id → expected log-cost, up to a common constant; `covariance`: of these; `dof`: degrees of
-    freedom of the noise estimate."""
+    """The posterior of the finalists' costs. `level`: configuration id → expected log-cost, up to a common constant;
+    `covariance`: that of the log-costs; `dof`: degrees of freedom of the noise estimate."""
 
     level: dict[str, float]
     covariance: np.ndarray

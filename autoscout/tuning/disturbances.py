@@ -21,7 +21,7 @@ _ELSEWHERE = 2  # number of restarts of an experiment after lost hosts
 
 class Disturbances:
     def __init__(self, exact: bool = False) -> None:
-        """`exact`: costs come from a deterministic model, so nothing disturbs them."""
+        """`exact`: whether costs come from a deterministic model, so that nothing disturbs them."""
         self._exact = exact
         self._seen: dict[str, list[float]] = {name: [] for name in _TOO_FAR}
         self._runs = self._repeats = 0

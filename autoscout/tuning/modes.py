@@ -29,7 +29,8 @@ Found = dict[tuple[bytes, bool], float]  # (bit mask of the slow runs, whether t
 
 
 class Division(msgspec.Struct, frozen=True):
-    """`slow`: (n,) whether each run was slow; `shared`: whether the slow runs share one δ."""
+    """A division of n runs into usual and slow ones. `slow`: (n,) whether each run was slow; `shared`: whether the slow
+    runs share one δ."""
 
     slow: np.ndarray
     shared: bool

@@ -44,7 +44,7 @@ class WarmStartChoice(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> "WarmStartChoice":
-        """Errors: AutoscoutError (exit 2) for an unknown kind of knowledge."""
+        """Parses the option's text. Errors: AutoscoutError (exit 2) for an unknown kind of knowledge."""
         source, colon, wanted = text.partition(":")
         parts = tuple(part.strip() for part in wanted.split(",")) if colon else PARTS
         for part in parts:

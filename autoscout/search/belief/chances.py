@@ -40,8 +40,8 @@ _FORECAST = (0.1, 5.0)
 
 class Chances:
     def __init__(self, encoding: Encoding, means: list[Mean], allowed: float, foreseen: Foreseen) -> None:
-        """`allowed`: share of the experiments that may fail; 0: by _AIM. `foreseen`: simulators' forecasts of memory
-        and of constraints."""
+        """`allowed`: share of the experiments that may fail; 0: the default (see _AIM). `foreseen`: simulators'
+        forecasts of memory and of constraints."""
         self.feasibility, self.limits = Feasibility(encoding), Limits(encoding, foreseen)
         self.memory = PeakBelief(encoding, MEMORY in foreseen)
         self._foreseen, self._encoding = foreseen, encoding
