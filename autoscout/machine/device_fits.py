@@ -162,8 +162,8 @@ def _fit_attention(found: dict[str, Any], rows: list[Any]) -> tuple[dict[str, An
 
 
 def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
-    """The links' group of the record: latencies from the smallest message and bus bandwidths from the largest, counting
-    the bytes that each rank must move."""
+    """The record's constants of the links inside a node: latencies from the smallest message and bus bandwidths from
+    the largest, counting the bytes that each rank must move."""
     worlds = sorted({world for _, world, _, _ in rows}) or [2]
     passes = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 

@@ -247,8 +247,8 @@ class AutoScout:
         return Proposal(int(row), "MODEL", 0.0, f"predicted to be best by {first.name}")
 
     def _doubtful(self, known: int) -> bool:
-        """Whether to test the prior means by a distant configuration: if trust is low, if they promise no more gain, or
-        after _SOON experiments, unless they predicted distant configurations well before."""
+        """Whether to test the prior means by a distant configuration: if trust in them is low, if they promise no more
+        gain, or after _SOON experiments; no longer if _CHECKS such tests have led to high trust."""
         trust = self.model.trust
         if trust > _SURE and self._apart <= self.hyper.opening - 1 - _CHECKS:
             return False

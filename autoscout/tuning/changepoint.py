@@ -113,7 +113,8 @@ class ChangeSearch:
         return logs
 
     def _of_pairs(self, particles: np.ndarray) -> np.ndarray:
-        """(particles, pairs, 3) log likelihood of each pair, if neither, the later or both points have the change."""
+        """(particles, pairs, 3) log likelihood of each pair in three cases: no point has the change, the later one,
+        both."""
         these = _unknowns(particles)
         centre, spread, weight = _kinds(these)
         after = np.array([[0, 0], [0, 1], [1, 1]])

@@ -61,7 +61,8 @@ class FinalChoice(msgspec.Struct, frozen=True):
 
 
 def choice(fit: Fit, believed: Beliefs) -> FinalChoice:
-    """Combines rounds and search. A belief counts at most as one measurement, because it may be overconfident."""
+    """The posterior from the rounds and the search together. A belief counts at most as one measurement, because it may
+    be overconfident."""
     noise = fit.noise if fit.dof else _BLIND
     names = list(fit.level)
     prior = [believed.get(name, (math.nan, math.inf)) for name in names]

@@ -49,7 +49,8 @@ class Disturbances:
         return True
 
     def settled(self, purpose: str, measurement: Measurement) -> tuple[str, Measurement]:
-        """Of a run and its repeat, the measurement to use, with the purpose of the first run."""
+        """(purpose, measurement) to use. After a repeat, these are the first run's purpose and the less disturbed of
+        the two measurements."""
         if purpose != "repeat" or measurement.configuration.id not in self._held:
             return purpose, measurement
         wanted, first = self._held.pop(measurement.configuration.id)

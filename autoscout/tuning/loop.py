@@ -207,8 +207,8 @@ class Loop:
         return msgspec.structs.replace(measurement, conditions=seen, period=measurement.period or conditions.period())
 
     def _reserves_what_it_needs(self) -> bool:
-        """Whether the memory in use on the GPUs is what a run needs. It is for PyTorch trainers on whole GPUs of
-        this machine; servers and JAX allocate all that they may use."""
+        """Whether the memory in use on the GPUs is what a run needs: true for PyTorch trainers on whole GPUs of this
+        machine, false for servers and JAX, which allocate all that they may use."""
         job = self.job
         alone = device_kind(job) == "cuda" and not job.cluster.hosts and "MIG" not in _given(job)
         return alone and job.task != "serve" and bool(job.launch.script)

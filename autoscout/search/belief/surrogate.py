@@ -146,7 +146,7 @@ class Surrogate:
 
     @property
     def kept(self) -> np.ndarray:
-        """(n,) whether each row of `rows` qualifies: it never failed or broke a constraint."""
+        """(n,) whether each row of `rows` qualifies, because it never failed and broke no constraint."""
         return ~np.isin(self.rows, list(self.failed))
 
     @property
