@@ -241,7 +241,8 @@ class _PredictedRows:
         raise AutoscoutError(fits_nowhere(self.space) or self._nothing(), 3)
 
     def _alone(self) -> "_PredictedRows":
-        """Predictions for one request at a time. A configuration that breaks a limit at this load breaks it at any."""
+        """Predictions for one request at a time. A configuration that breaks a limit at this load breaks it at any
+        load."""
         limits = [f"{metric} <= {bound:g}" for metric, bound in latency_limits(self.job.objective)]
         objective = Objective(minimize=constraint(limits[0])[0], constraints=limits)
         traffic = msgspec.structs.replace(self.job.traffic, rate=_SELDOM, requests=REQUESTS_PER_LOAD)
@@ -316,7 +317,7 @@ class _PredictedRows:
 
     def plain(self, codes: np.ndarray, costs: np.ndarray) -> np.ndarray:
         """Replaces each row by the configuration of the same layout and cost that is most similar to the reference, and
-        sorts the rows by cost. `costs`: of the rows, each simulated by itself."""
+        sorts the rows by cost. `costs`: the cost of each row, simulated by itself."""
         nearest, now = np.array([self._nearest(row, self.costs) for row in codes]), costs.copy()
         moved = (nearest != codes).any(axis=1)
         now[moved] = self._each(nearest[moved])

@@ -53,9 +53,9 @@ class Chances:
     def tell(
         self, row: int, encoded: EncodedRows, ran: bool, full: float, for_memory: bool, over: Mapping[str, float]
     ) -> None:
-        """Adds a result. `full`: log fullness of the memory (peaks.py); `for_memory`: the run failed for memory, which
-        is not evidence for other failures; `over`: log excess over each other constraint (limits.py). A run that broke
-        only constraints counts as having run."""
+        """Adds a result. `full`: log fullness of the memory (peaks.py); `for_memory`: whether the run failed for
+        memory, which is not evidence for other failures; `over`: log excess over each other constraint (limits.py). A
+        run that broke only constraints counts as having run."""
         rows = np.array([row])
         if (forecast := self._forecast(rows)) is not None and forecast[0] > 0.5:
             self._despite[ran] += 1

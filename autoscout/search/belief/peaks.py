@@ -111,8 +111,8 @@ class PeakBelief:
 
     @property
     def heeds(self) -> bool:
-        """Whether the simulators' predictions are used as the mean: a run has reported its peak, and the measurements
-        are explained better with these predictions than with m = 0."""
+        """Whether the simulators' predictions are used as the mean. They are once a run has reported its peak, if they
+        explain the measurements better than m = 0."""
         return self.reported and self._way.heeds > 0
 
     @property
