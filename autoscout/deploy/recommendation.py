@@ -43,8 +43,9 @@ class KnobChange(msgspec.Struct, frozen=True):
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
-    """The user's present launch, if the gain is stated over an expert recipe that was better. `ratio`: cost of the
-    present launch / cost of the best; `in_turns`: whether the two were measured alternately in rounds."""
+    """The user's present launch, for a gain that is stated over an expert recipe because the recipe was better than
+    this launch. `ratio`: cost of the present launch / cost of the best; `in_turns`: whether the two were measured
+    alternately in rounds."""
 
     measured: MeasuredConfiguration
     ratio: float
@@ -64,14 +65,14 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     sessions: list[str]
     best: MeasuredConfiguration
     default: MeasuredConfiguration | None
-    reference: str  # name of the default in sentences
+    reference: str  # the default's name in sentences
     worst: MeasuredConfiguration | None
     gain: float | None  # cost of the default / cost of the best
     low: float | None  # 95 % interval of the gain, if both were measured alternately in the final rounds
     high: float | None
     evidence: str
     changes: list[KnobChange]
-    checkpoint: str = ""  # whether a running training can continue with the best configuration
+    checkpoint: str = ""  # a sentence on whether a training run can continue with the best; "": unknown
     present: Present | None = None
     open: bool = False  # whether the final rounds left the verdict undecided
     disturbed: str = ""  # a sentence on other load on the machine during the measurement

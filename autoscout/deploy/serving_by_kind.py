@@ -43,8 +43,8 @@ class ServedKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fleet(kb: Path, session: str) -> list[ServedKind]:
-    """For each kind of device, the best measured configuration, or without measurements the expert recipe with its
-    predicted rate.
+    """The best measured configuration of each kind of device; for a kind without measurements, the expert recipe with
+    its predicted rate.
 
     Errors: AutoscoutError (exit 2) if the job does not serve with several kinds of device, (exit 1) if a rate is
     neither measured nor predicted."""

@@ -22,7 +22,7 @@ from kb import journal as journals
 from kb import store
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
-MOVED = 0.2  # if the load's rate or mean lengths change by more than this share, the best configuration is predicted
+MOVED = 0.2  # if the load's rate or mean lengths change by more than this share, the best one is predicted anew
 _BETTER = 0.03  # smallest predicted gain with which another configuration is recommended
 SLOWER = 0.05  # a winner is probably not right if the interval of its relative slowdown lies entirely above this
 STEP = "step_time_s"

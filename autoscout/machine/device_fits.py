@@ -75,8 +75,8 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
     found["gemm"], gemm_error = _fit_gemm(whole, products)
     found["attention"], attention_error = _fit_attention({**whole, "gemm": found["gemm"]}, groups["prefill"])
     serving, errors = fit_serving(groups, found)
-    # If the most similar record lacks the constants of experts and host, those of the first record that has them are
-    # used.
+    # If the most similar record lacks the constants of mixture-of-experts layers and of the engine's CPU work, those of
+    # the first record that has them are used.
     if "experts" not in shipped_contents()[like]["serving"]:
         serving["like"] = next(stem for stem, one in shipped_contents().items() if "experts" in one["serving"])
     found["serving"] = serving
@@ -104,7 +104,7 @@ def likest(facts: dict[str, Any]) -> str:
     preferred, then those with a smaller `doubt`."""
     known = shipped_contents()
     stem = stem_of(facts["name"])
-    while stem and stem not in known:  # an earlier calibration
+    while stem and stem not in known:  # a record of an earlier calibration refers to a shipped one
         stem = contents()[stem].get("like", "")
     if stem:
         return stem
@@ -162,8 +162,8 @@ def _fit_attention(found: dict[str, Any], rows: list[Any]) -> tuple[dict[str, An
 
 
 def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
-    """The links' group of the record: latencies from the smallest message and bus bandwidths from the largest, counting
-    the bytes that each rank must move."""
+    """The record's constants of the links inside a node: latencies from the smallest message and bus bandwidths from
+    the largest, counting the bytes that each rank must move."""
     worlds = sorted({world for _, world, _, _ in rows}) or [2]
     passes = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
@@ -189,8 +189,8 @@ def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
 
 
 def fit_serving(groups: Groups, hardware: Found) -> tuple[Found, dict[str, float]]:
-    """(groups of serving_device.ServingDevice, group → mean relative error). The constants of experts and of the
-    engine's CPU work can only be measured with vLLM, so they are taken from the most similar record."""
+    """(groups of serving_device.ServingDevice, group → mean relative error). The constants of mixture-of-experts layers
+    and of the engine's CPU work can only be measured with vLLM, so they are taken from the most similar record."""
     sms, tflops, gb_s = hardware["multiprocessors"], hardware["peak_tflops"]["bf16"], hardware["memory_gb_s"]
     m, n, k, us = np.array([row[1:] for row in groups["gemm"] if row[0] == "bf16"], dtype=float).T
     product, gemm_error = _fit(

@@ -131,7 +131,7 @@ def _preset(word: str) -> str:
 def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
     """(words of a command given as one argument, the environment variables it sets). Errors: AutoscoutError (exit 2) if
     it is not a command."""
-    with contextlib.suppress(AutoscoutError):  # for an unknown first word
+    with contextlib.suppress(AutoscoutError):  # an unknown first word is an error here
         return launch_in(line, "the line")[:2]
     words = split(line, f"{door.shown(line)} is not a shell command line")
     if len(words) > 1 or (words and shutil.which(words[0])):
@@ -226,7 +226,7 @@ def _as_a_whole(
         return made, notes
     path = str(script.path.resolve())
     shown = {gpu for value in _SHOWS.findall(script.path.read_text(errors="replace")) for gpu in named(value)}
-    if shown and "CUDA_VISIBLE_DEVICES" not in begins.environment:  # of all commands in it
+    if shown and "CUDA_VISIBLE_DEVICES" not in begins.environment:  # the GPUs that any of the script's commands names
         environment = {**begins.environment, "CUDA_VISIBLE_DEVICES": ",".join(sorted(shown, key=int))}
         begins = msgspec.structs.replace(begins, environment=environment)
     name = os.path.relpath(path, begins.place)
@@ -238,7 +238,7 @@ def _as_a_whole(
         whole, of_whole = _of_line(line, engine)
         launch = {key: value for key, value in made["launch"].items() if key != "script"} | whole["launch"]
         mine, its = (sum(node["count"] for node in each["cluster"]["nodes"]) for each in (made, whole))
-        if its > mine:  # the commands of the script use more GPUs together
+        if its > mine:  # all commands together use more GPUs than the last one
             made, notes = made | {"cluster": whole["cluster"]}, of_whole
         made = whole | {key: made[key] for key in ("name", "task", "cluster")} | {"launch": launch}
         made.pop("space", None)
@@ -264,9 +264,9 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
             "separately",
             2,
         )
-    by_engine = sorted(names(), key=lambda name: name == "command")  # last, because it accepts any command
+    by_engine = sorted(names(), key=lambda name: name == "command")  # "command" is last, as it accepts any command
     engines = [engine] if engine else [name for name in by_engine if not target(name).asked_for]
-    with contextlib.chdir(line.place):  # relative paths in the command
+    with contextlib.chdir(line.place):  # for relative paths in the command
         made = next((job for name in engines if (job := target(name).recognises(line))), None)
         others = [] if engine or made is None else _other_engines(line)
     if made is None:
@@ -370,8 +370,8 @@ def _of_fewer(used: int, given: int) -> list[str]:
 
 def _nodes(line: Line, counts: list[int], apart: int, elsewhere: bool) -> tuple[list[dict[str, Any]], list[str]]:
     """(nodes of the cluster, notes to review). `counts`: devices of each node according to the command, 0 if it states
-    none; `apart`: number of ranks that share a sample; `elsewhere`: whether the command runs on devices other than this
-    machine's CPUs."""
+    none; `apart`: number of ranks that process a sample together; `elsewhere`: whether the command runs on devices
+    other than this machine's CPUs."""
     step, batch = asked_of_line(line), line.allocation
     of_gpus = batch if batch and not batch.by_tasks else step
     counts, of_ranks = _devices_used(line, step, counts)

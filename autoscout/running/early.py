@@ -47,8 +47,8 @@ def hopeless(costs: Sequence[float], bar: Bar | None) -> str:
 
 def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: float, bar: Bar | None) -> str:
     """The reason why a run may end: its mean cost is precise enough, or its time is up; "" if it must continue. A run
-    needs `wanted` iterations, but if `wanted` is at most `ending.USUAL`, `ending.FEW` suffice (in a search
-    `SEARCHED`)."""
+    needs `wanted` iterations. If `wanted` is at most `ending.USUAL`, `ending.FEW` iterations are enough in the final
+    rounds, and `ending.SEARCHED` in the search."""
     if len(costs) < 2:
         return ""
     if spent_s >= measure_s:

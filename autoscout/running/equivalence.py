@@ -26,7 +26,7 @@ _WIDTH, _DEPTH = 1024, 8
 # at the first token.
 GUARDED = 4  # number of prompts, see targets/vllm/worker/prompts.py
 _SAME_FORMAT, _OTHER_FORMAT = 0.75, 0.03
-_FORMATS = ("kv_cache_dtype", "quantization")  # knobs
+_FORMATS = ("kv_cache_dtype", "quantization")  # knobs that set a number format
 # Environment key of the user's training settings, if they differ from those of the search. Such runs are not compared,
 # because with dropout or a balanced router, losses differ by design.
 SETTINGS = "settings"
@@ -206,8 +206,8 @@ def _compare_answers(reference: Measurement, measured: Measurement) -> str:
 
 
 def _compare(what: str, expected: list[float], found: list[float], tolerances: tuple[float, float]) -> str:
-    """A description of how two series differ; "" if they agree. `tolerances`: (for values 0, 3, 6 …, which are the
-    first of _COMPARED steps; for all other values)."""
+    """A description of how two series differ; "" if they agree. `tolerances`: (for the first step, for later steps).
+    A series has one value for each of _COMPARED steps, and may be followed by another such series (experts' norms)."""
     if not found or len(found) < len(expected):
         return f"{what} are missing: expected {_series(expected)}, found {_series(found)}"
     if not all(math.isfinite(value) for value in found):

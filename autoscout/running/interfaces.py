@@ -64,8 +64,8 @@ class OnHosts(Protocol):
 
 class Launcher(Protocol):
     """Starts the ranks of one experiment and waits for their end. `start` and `run` return soon after `stopping()`
-    becomes true. `unfit`, set by `start`: this launcher does not work on this machine, so the target has to use one
-    that starts a new process for each rank."""
+    becomes true. `unfit`, set by `start`: whether this launcher does not work on this machine, so that the target has
+    to use one that starts a new process for each rank."""
 
     @property
     def unfit(self) -> bool: ...

@@ -19,7 +19,7 @@ from kb.records import AutoscoutError, Job, content_hash
 
 _LIMIT_S = 120.0
 _NAMED = re.compile(r"\A#!(?:\S*/env +|/bin/sh\n\'\'\'exec\' )?(\S*python[\d.]*)")  # shebangs that pip writes
-_HEAD = 512  # bytes
+_HEAD = 512  # bytes of a program that are searched for its shebang
 NOT_COMPARED = {"launcher"}
 
 

@@ -19,7 +19,7 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     codes: dict[int, int] = {}  # rank → exit code (-n: signal n), for ranks that ended by themselves
     timed_out: bool = False
-    stopped: bool = False  # ended by interrupt()
+    stopped: bool = False  # whether interrupt() ended it
     launcher_code: int | None = None  # exit code of the launcher, if it ended by itself
     output: str = ""  # the end of the launcher's output
     lost: str = ""  # why a host was lost or could not be used
@@ -51,7 +51,7 @@ _REFUSING_TYPES = (
 )
 # Messages of errors in a device or its libraries. The log may contain a more specific cause.
 _BROKEN_DEVICE = ("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS", "NCCL error")
-_NOT_A_NUMBER = ("found NaN in", "found Inf in", "loss is NaN")  # Megatron's own checks
+_NOT_A_NUMBER = ("found NaN in", "found Inf in", "loss is NaN")  # messages of Megatron's own checks
 _FROM_INSIDE = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 _RANK = re.compile(r"\brank (\d+)\b")
 _COLLECTIVE = re.compile(
@@ -152,7 +152,7 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
         found = spoken
     if found is None and error.phase == "import":  # the configuration has not been read yet
         found = symptoms.Found(symptoms.IMPORTS, f"{error.type}: {error.message}")
-    if found is None and error.phase == "groups" and not error.in_megatron:  # in torch's rendezvous
+    if found is None and error.phase == "groups" and not error.in_megatron:  # the error is from torch's rendezvous
         found = symptoms.Found(symptoms.STARTING, f"{error.type}: {error.message}")
     if found is not None:
         if found.symptom.status == "oom" and not symptoms.taken_by_others(error.message, error.memory):

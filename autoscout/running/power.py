@@ -17,7 +17,7 @@ from autoscout.running import results
 from autoscout.running.cluster import gpus
 from kb.records import AutoscoutError, Configuration
 
-KNOB = "power_cap"  # % of the default limit
+KNOB = "power_cap"  # its values are per cent of a GPU's default limit
 _FIELDS = "index,uuid,power.limit,power.default_limit,power.min_limit"
 _LIMIT_S = 30.0
 

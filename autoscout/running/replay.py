@@ -70,10 +70,10 @@ class Replay:
         return None
 
     def interrupt(self) -> None:
-        """Nothing to interrupt."""
+        """Does nothing, because no experiment runs."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Does nothing, because no process is kept."""
 
 
 def _asked_before(path: Path, configuration: Configuration) -> int:

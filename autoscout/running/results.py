@@ -14,7 +14,7 @@ import msgspec
 
 from kb.records import AutoscoutError, Configuration, Measurement
 
-_LEFT = ("rank-*", "launcher.log", "effective.json", "server.json")  # left behind by an earlier attempt
+_LEFT = ("rank-*", "launcher.log", "effective.json", "server.json")  # files that an earlier attempt may have left
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class RankError(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     steps: int
     time: float
-    memory: dict[str, float] = {}  # of its device: free_gib before the first allocation, total_gib, peak reserved_gib
+    memory: dict[str, float] = {}  # of the device: free_gib before the first allocation, total_gib, peak reserved_gib
 
 
 @contextlib.contextmanager

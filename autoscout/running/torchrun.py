@@ -57,7 +57,7 @@ class Torchrun:
         self._python, self._worker = interpreter.target_python(job), worker
 
     def start(self, stopping: Callable[[], bool]) -> None:
-        """Nothing to prepare."""
+        """Does nothing, because every experiment starts new processes."""
 
     def close(self) -> None:
         """Does nothing, because no process is kept between experiments."""

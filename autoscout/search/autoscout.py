@@ -47,14 +47,14 @@ from autoscout.search.trade import Trade
 from kb.journal import Believed, Decided, Event, Outlook, Rewarded, TournamentRanked
 from kb.records import Configuration, Measurement
 
-_OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # outlook: interval in asks, horizon in experiments, relative gain that counts
+_OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # for outlooks: asks between two; experiments ahead; least gain that counts
 _FAVOURITES = 1_000  # best predictions per simulator to add to a pool that cannot list the space
 _SOON = 8  # experiments after which a correct simulator has usually led to the best configuration
-# trust in simulators that is too low; that is high, after 2 distant rows
+# Trust in simulators below which they are tested with distant rows; trust above which _CHECKS such tests suffice.
 _TRUST, _SURE, _CHECKS = 0.5, 0.9, 2
 _WIDE, _WIDER = 3, 3.0  # if little gain is expected: every 3rd step triples standard deviations
 _FIRST = 3  # number of first experiments that follow the first prior mean
-_ASKED = 4_000  # while all measured rows break a bound: random rows to choose from
+_ASKED = 4_000  # number of random rows to choose from while all measured rows break a bound
 _FAR = 400  # random rows among which the opening chooses distant ones
 
 
@@ -82,7 +82,7 @@ class AutoScout:
         self.sparse = [SparseArm(o, hyper.probe) for o in self._orderings(search.seeded)]
         self.pending: dict[int, Proposal | None] = {}
         self.trade = Trade(space.objective, self.encoding) if space.objective.also else None
-        self.asked = 0  # experiments of the search's own; a proposal changes no other decision
+        self.asked = 0  # number of experiments; excludes trials of proposals, so that these do not shift the schedule
         self._events: list[Event] = []
         self._prices, self._value = np.ones(0), np.ones(0)  # (m,) prices and values of the candidates
         self._step = self._rounds = 0
@@ -204,7 +204,7 @@ class AutoScout:
         return np.where(model.gain < 0, -1.0, weighed)
 
     def _orderings(self, seeded: Sequence[list[str]]) -> list[list[int]]:
-        """Up to K orderings (column indices) of the varying sparse knobs: earlier winners, the space's, random ones."""
+        """Up to K orderings (column indices) of the varying sparse knobs: earlier winners, the space's own, random."""
         column = {knob.name: i for i, knob in enumerate(self.space.knobs)}
         names = [k.name for k in self.space.sparse if k.name in self.encoding.names]
         known = [completed(o, names) for o in seeded]
@@ -230,8 +230,8 @@ class AutoScout:
         return proposals[0]
 
     def _favourite(self) -> Proposal:
-        """The untried row with the lowest predicted cost (by the first prior mean) plus penalty for the risk of running
-        out of memory, without rows that are predicted to fail or, if others are left, to break a bound."""
+        """The untried row with the lowest predicted cost (by the first prior mean) plus a penalty for the risk of
+        running out of memory. Rows predicted to fail or to break a bound are excluded if others are left."""
         open_rows = np.setdiff1d(self._open_rows(), list(self.model.aside))
         first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
         failed = self.pool.codes[sorted(self.model.failed)]
@@ -247,8 +247,8 @@ class AutoScout:
         return Proposal(int(row), "MODEL", 0.0, f"predicted to be best by {first.name}")
 
     def _doubtful(self, known: int) -> bool:
-        """Whether to test the prior means by a distant configuration: if trust is low, if they promise no more gain, or
-        after _SOON experiments, unless they predicted distant configurations well before."""
+        """Whether to test the prior means by a distant configuration: if trust in them is low, if they promise no more
+        gain, or after _SOON experiments; no longer if _CHECKS such tests have led to high trust."""
         trust = self.model.trust
         if trust > _SURE and self._apart <= self.hyper.opening - 1 - _CHECKS:
             return False
@@ -256,7 +256,8 @@ class AutoScout:
 
     def _far(self, likely: bool = False) -> Proposal:
         """Of some random rows, the one farthest from all tried ones (the most central one if nothing was tried), for
-        the opening without prior means, and to test prior means. `likely`: only of the quarter predicted to be best."""
+        the opening without prior means, and to test prior means. `likely`: whether to choose only among the quarter of
+        all rows with the lowest predicted cost."""
         taken = sorted({*self.model.tried, *self.pending})
         open_rows = self.model.foreseen.within(self._open_rows())
         as_full = self.model.chances.as_full_as_an_oom(open_rows)
@@ -278,8 +279,8 @@ class AutoScout:
         )
 
     def _may_run(self, rows: np.ndarray, least: Callable[[np.ndarray], float]) -> np.ndarray:
-        """(n,) whether a row's probability of running within all bounds is at least the smaller of 1/2 and `least(…)`
-        of all."""
+        """(n,) whether each row's probability of running within all bounds is at least min(1/2, least(p)), where p
+        are the probabilities of all rows."""
         chances, encoded = self.model.chances, self.encoding.rows(self.pool.codes[rows])
         chances.fit()
         chances.fit_bounds()
@@ -288,13 +289,13 @@ class AutoScout:
         return found >= min(0.5, float(least(found)))
 
     def _stays(self) -> bool:
-        """Whether hardly any gain is expected: an overconfident search stays near the best row for long."""
+        """Whether hardly any gain is expected, so that an overconfident search would stay near the best row."""
         alone = self.trade is None or self.trade.first
         return alone and 0 <= float(self.model.gain.max()) < self.hyper.explore
 
     def _wider(self) -> Proposal | None:
-        """A proposal with larger standard deviations, or without the simulators if the belief depends mostly on them;
-        None if these are trusted and had fewer than _SOON experiments."""
+        """After _SOON experiments, a proposal chosen without the simulators, if the belief depends mostly on them; else
+        one chosen with larger standard deviations, if trust in the simulators is low; else None."""
         if sum(m.weight for m in self.model.nothing) < _TRUST and len(self.model.costs) >= _SOON:
             look_unaided(self.model, list(self.pending))
             why = "the simulators predict hardly any gain: chosen from measurements alone"
@@ -308,7 +309,7 @@ class AutoScout:
         return Proposal(int(self.model.candidates[at]), "MODEL", float(value[at]), why)
 
     def _open_rows(self) -> np.ndarray:
-        """Untried rows, without those predicted to fail unless no others are left."""
+        """Untried rows that are not predicted to fail; all untried rows if that leaves none."""
         taken = [*self.model.tried, *self.pending]
         rows = np.setdiff1d(np.arange(len(self.pool)), taken)
         for fails in (m.mean.fails for m in self.model.members if m.mean.foresees and m.mean.fails is not None):

@@ -45,7 +45,7 @@ class PaperHyper(Hyper, frozen=True, kw_only=True):
 class DefaultHyper(Hyper, frozen=True, kw_only=True):
     """Hyper-parameters of the default (strategy `autoscout`)."""
 
-    opening: int = 6  # first experiments without prior means: the default and distant points
+    opening: int = 6  # number of first experiments if there are no prior means: the default and distant points
     explore: float = 0.003  # bandit exploration: a relative gain hardly worth an experiment
     probe: float = 1.5  # UCT exploration in SPARSE, where gains are scaled to at most 1
     listed: int = 100_000  # larger spaces are sampled, because a search scores at most so many configurations

@@ -39,8 +39,8 @@ Asking = Generator[list[Configuration], list[ToldCost], None]
 class Algorithm1:
     """The search as a coroutine: `run()` yields batches of configurations and is sent their costs.
 
-    `events` collects decisions with their reasons. `switched`: the session has switched from simulation to
-    profiling."""
+    `events` collects decisions with their reasons. `switched`: whether the session has switched from
+    simulation to profiling."""
 
     def __init__(
         self, space: Space, default: Configuration, seeded: list[list[str]], seed: int, hyper: PaperHyper

@@ -18,7 +18,7 @@ class CandidatePool:
     knobs. Rows keep their index; a pool that is not `complete` may grow."""
 
     def __init__(self, space: Space, rng: np.random.Generator, listed: int = DefaultHyper().listed) -> None:
-        """`listed`: larger spaces are sampled instead of enumerated."""
+        """`listed`: number of configurations above which a space is sampled instead of enumerated."""
         self.space = space
         self.complete = space.enumerable and space.count <= listed
         self._rows: dict[bytes, int] = {}

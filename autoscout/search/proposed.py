@@ -1,10 +1,11 @@
 """Proposals of people, agents and scripts, as an arm of the search whose trials the belief chooses.
 
 The belief, which does not know the proposers' reasons, ranks the open proposals among all candidates. The best of them
-is tried if it is in the arm's share of the candidates, at first the best quarter: after six experiments, two of three
-right ideas are there, and one of seven that are among the slowest. A trial that becomes the best doubles the share, any
-other one halves it, or more if it took long. So a proposer who is always wrong is soon tried only where the belief
-would go next anyway. An idea similar to one that was set aside waits until another arm proposes it.
+is tried if it is in the arm's share of the candidates, at first the best quarter. (After six experiments, this quarter
+contains two thirds of the good proposals, and a seventh of the proposals that are among the slowest configurations.) A
+trial that becomes the best doubles the share, any other one halves it, or more if it took long. So a proposer
+who is always wrong is soon tried only where the belief would go next anyway. A proposal similar to one that was set
+aside waits until another arm proposes it.
 
 A trial outside the better half of the other arms' runs is set aside: its row is taken, but neither the belief nor the
 bandit learns from it, and it replaces no experiment of the search. A slow neighbour of the best configuration, picked
@@ -27,9 +28,9 @@ from autoscout.search.pool import CandidatePool
 from autoscout.search.proposers import Proposal
 from kb.journal import PROPOSED
 
-_SHARE, _MOST = 0.25, 0.5  # share of the candidates that a proposal must be in: at first, at most
+_SHARE, _MOST = 0.25, 0.5  # share of best candidates that a proposal must be among: at first; at most
 _EARLY = 4  # experiments after which the belief may choose a proposal
-_RANKED = 3  # least number of runs of other arms to compare with, before the opening's end and to prove a proposal
+_RANKED = 3  # runs needed before the opening tries a proposal, and runs of other arms needed to prove one
 _NEAR = 0.6  # two ideas are similar if they differ in less than this share of the usual number of knobs
 _FADING = 10  # experiments after which a proof counts half
 _EVEN = 0.2  # weight of all values of a knob together, relative to those of proven proposals
@@ -81,8 +82,8 @@ class ProposedArm:
         return True
 
     def early(self, model: Surrogate, pending: Iterable[int]) -> Proposal | None:
-        """As `trial`, during the opening. Asks a copy of the model, so that proposals that are set aside do not change
-        the search. (Simulators of bounds cannot always be copied.)"""
+        """Like `trial`, but during the opening. It asks a copy of the model, so that proposals that are set aside do
+        not change the search; if simulators predict bounds, it returns None, because they cannot always be copied."""
         few = len(model.tried) < _EARLY or np.count_nonzero(model.kept) < _RANKED
         if few or self.held or not self.open or len(model.foreseen):
             return None

@@ -15,7 +15,7 @@ _BETTER = 0.99  # ratio of costs that counts as an improvement
 
 class Stopping:
     def __init__(self, hyper: Hyper, finite: bool = False) -> None:
-        """`finite`: the strategy ends by itself, so convergence is not tested."""
+        """`finite`: whether the strategy ends by itself, so that convergence is not tested."""
         self.hyper, self.finite = hyper, finite
         self.stale = 0  # experiments since the best cost improved by 1 %
         self._milestone: float | None = None  # the best cost when `stale` was last reset

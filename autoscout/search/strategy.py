@@ -34,7 +34,7 @@ class Strategy(Protocol):
         ...
 
     def tell(self, measurements: list[Measurement]) -> None:
-        """Passes results of requested configurations, in any order, and results of other configurations."""
+        """Adds results of requested configurations, in any order, or of other configurations."""
         ...
 
     def drain(self) -> list[Event]:

@@ -63,7 +63,7 @@ class Trade:
         points = np.column_stack([first, logs[:, 1:]])[self._kept(held)]
         beyond = reference(points)
         if points.shape[1] > 2:
-            points = front(points)  # ascending in the first
+            points = front(points)  # sorted by the first objective
             points = points[np.linspace(0, len(points) - 1, min(len(points), _CORNERS)).astype(int)]
         return expected_gain(np.stack(means, axis=1), np.stack(deviations, axis=1), points, beyond)
 

@@ -26,11 +26,11 @@ _GIVEN_UP = 5  # after this many successive runs that were ended early, an ancho
 
 class Anchors:
     def __init__(self, job: Job, reference: Configuration, exact: bool = False) -> None:
-        """`exact`: costs come from a deterministic model, so they do not drift."""
+        """`exact`: whether costs come from a deterministic model, so that they do not drift."""
         self.job, self.reference, self.exact = job, reference, exact
         self._again: list[Measurement] = []  # all anchors but the first
         self.drift = 0.0  # log of (the machine's present costs / costs at the session's start)
-        self.doubts: dict[str, float] = {}  # configuration id → deviation of its log-cost if the machine drifted then
+        self.doubts: dict[str, float] = {}  # configuration id → standard deviation that drift adds to its log-cost
         self._since: list[str] = []  # ids of configurations measured since the last anchor without a change
         self._logs: list[float] = []  # log-cost of each anchor, converted to the session's start
         self._disturbed: list[float] = []  # changes of the reference's log-cost that did not persist

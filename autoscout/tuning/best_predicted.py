@@ -52,12 +52,13 @@ class Ranked(msgspec.Struct, frozen=True):
 
 
 class PredictedRanking(msgspec.Struct, frozen=True, kw_only=True):
-    """`best`: best first, by cost / probability to fit into memory, with at most one configuration of each layout
-    (devices and parallelism), unless there are too few layouts (`layouts` is false). If no configuration is expected to
-    meet the limits, those with the highest probability are listed. `searched`: size of the space. `reference`: None if
-    it is predicted not to run or to break a limit. `rows`: number of this job's measurements on which the prediction
-    rests. `unpriced`: settings of the listed configurations whose effect on time no simulator knows. `fits`: if the
-    reference breaks its limits at the job's load, a sentence on the load at which it is expected to meet them."""
+    """The result of `ranking`. `best`: the listed configurations, best first, by cost / probability to fit into memory,
+    with at most one configuration of each layout (devices and parallelism), unless there are too few layouts (`layouts`
+    is false). If no configuration is expected to meet the limits, those with the highest probability are listed.
+    `searched`: size of the space. `reference`: None if it is predicted not to run or to break a limit. `rows`: number
+    of this job's measurements on which the prediction rests. `unpriced`: settings of the listed configurations whose
+    effect on time no simulator knows. `fits`: if the reference breaks its limits at the job's load, a sentence on the
+    load at which it is expected to meet them."""
 
     job: str
     metric: str
@@ -183,8 +184,8 @@ class _PredictedRows:
         return np.min([np.ones(len(codes)), *(bound.chance for bound in found)], axis=0)
 
     def fitting_load(self) -> str:
-        """A sentence on the first load, when the job's is halved repeatedly, at which the reference is expected to meet
-        its bounds; "" if the load cannot be scaled."""
+        """A sentence on the load at which the reference is expected to meet its bounds, found by halving the job's load
+        repeatedly; "" if the load cannot be scaled."""
         name = "concurrency" if self.job.traffic.concurrency else "rate"
         now = load = getattr(self.job.traffic, name)
         if self.job.traffic.sessions or not now:
@@ -217,8 +218,8 @@ class _PredictedRows:
     def chosen(self, count: int) -> np.ndarray:
         """(n, knobs) codes of the best configuration of each layout, and of others if there are fewer than `count`
         layouts. Many configurations are first simulated together, less exactly than the few best ones afterwards. If
-        all of these then break a bound, the search is repeated with stricter bounds, and at last for the smallest
-        shortfall."""
+        all of these then break a bound, the search is repeated with stricter bounds. If that fails, too, it looks
+        for the configurations with the smallest `shortfall`."""
         bounds = any(True for _ in bounded(self.job, self.simulators.memory, self.simulators.any_row))
         for share in _SHARES if bounds else _SHARES[:1]:
             found = self._first_ones(partial(self.costs, share=share), count)
@@ -240,7 +241,8 @@ class _PredictedRows:
         raise AutoscoutError(fits_nowhere(self.space) or self._nothing(), 3)
 
     def _alone(self) -> "_PredictedRows":
-        """Predictions for one request at a time: a configuration that breaks a limit then breaks it at every rate."""
+        """Predictions for one request at a time. A configuration that breaks a limit at this load breaks it at any
+        load."""
         limits = [f"{metric} <= {bound:g}" for metric, bound in latency_limits(self.job.objective)]
         objective = Objective(minimize=constraint(limits[0])[0], constraints=limits)
         traffic = msgspec.structs.replace(self.job.traffic, rate=_SELDOM, requests=REQUESTS_PER_LOAD)
@@ -276,7 +278,8 @@ class _PredictedRows:
         codes, cost = codes[np.isfinite(cost)], cost[np.isfinite(cost)]
         first = np.sort(np.unique(codes[:, self.layout], axis=0, return_index=True)[1])
         if len(first) < count:
-            dearer = np.flatnonzero(np.diff(cost, prepend=0.0) > _NOTHING * cost)  # not equal to the row before
+            # Rows with a higher cost than the row before.
+            dearer = np.flatnonzero(np.diff(cost, prepend=0.0) > _NOTHING * cost)
             first = np.concatenate([first, np.setdiff1d(dearer, first)])
         return codes[first[: max(2 * count, _FEW)]]
 
@@ -314,7 +317,7 @@ class _PredictedRows:
 
     def plain(self, codes: np.ndarray, costs: np.ndarray) -> np.ndarray:
         """Replaces each row by the configuration of the same layout and cost that is most similar to the reference, and
-        sorts the rows by cost. `costs`: of the rows, each simulated by itself."""
+        sorts the rows by cost. `costs`: the cost of each row, simulated by itself."""
         nearest, now = np.array([self._nearest(row, self.costs) for row in codes]), costs.copy()
         moved = (nearest != codes).any(axis=1)
         now[moved] = self._each(nearest[moved])
@@ -330,7 +333,8 @@ class _PredictedRows:
         that a nearer configuration may even be better; with other metrics, a better one is a different entry of the
         ranking."""
 
-        def cost(one: np.ndarray) -> float:  # with `row`, because the search for a rate starts at the previous row's
+        def cost(one: np.ndarray) -> float:
+            # The first row is `row`, because the search for the highest rate starts from the previous row's rate.
             return float(order(np.array([row, one]))[1])
 
         least = cost(row)

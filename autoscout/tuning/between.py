@@ -39,7 +39,7 @@ def points_between(good: str, bad: str, job: Job, versions: Sequence[str]) -> It
 
 
 def _settings(old: Path, new: Path, folder: Path) -> list[BisectPoint]:
-    """Versions of a settings file: the old file, then one more of its changed blocks each, up to the new file."""
+    """Versions of a settings file: the old file, then files with one more changed block each, up to the new file."""
     before, after = old.read_text().splitlines(), new.read_text().splitlines()
     blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     changed = [block for block in blocks if block[0] != "equal"]

@@ -22,7 +22,7 @@ from autoscout.tuning.loop import Stop, end
 from autoscout.tuning.sides import side
 from kb.records import AutoscoutError, Job, Measurement
 
-_OPEN = 6  # points whose checkouts, environments and processes are kept for their next run
+_OPEN = 6  # number of points whose checkouts, environments and processes are kept for their next run
 _LIKELY = 0.02  # smallest probability with which further changes are reported as suspects
 
 
@@ -38,7 +38,8 @@ class Suspect(msgspec.Struct, frozen=True):
 
 
 class Bisected(msgspec.Struct, frozen=True):
-    """`slower`: expected cost after the change / before it, None without pairs; `suspects`: likeliest first."""
+    """The result of a bisection. `slower`: expected cost after the change / before it, None without pairs; `suspects`:
+    the changes that may be the cause, most probable first."""
 
     sure: bool
     sentence: str
@@ -58,7 +59,7 @@ def bisect(
     sure: float = 0.95,
     wheels: str = "",
 ) -> Bisected:
-    """Errors: AutoscoutError (exit 1) if one of the ends does not run; Interrupted."""
+    """The changes that may be the cause. Errors: AutoscoutError (exit 1) if an end does not run; Interrupted."""
     session.repair(kb, on_note)
     broken: dict[int, str] = {}
     changes, pair = len(points) - 1, 0
@@ -128,7 +129,7 @@ class OpenPoints:
             made = held.enter_context(side(self._points[point].side, self._job, self._kb, self._wheels))
             each = opened(held, made, self._kb, self._on_note, self._stop, "bisect")
             held.callback(self._ended, each)
-            each.run()  # not used, since caches and compilation make the first run slower
+            each.run()  # its time is not used, since caches and compilation make the first run slower
             return each, held.pop_all()
 
     def _ended(self, each: GateSide) -> None:

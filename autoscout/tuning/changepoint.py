@@ -1,4 +1,4 @@
-"""Which of n successive changes made it slower? A noisy bisection.
+"""Finds which of n successive changes made a job slower: a bisection with noisy measurements.
 
     log cost of point p in pair r = level + δ [p ≥ change] + p_r + s + ε,    ε ~ N(0, σ²),  p_r ~ N(0, ρ σ²)
 
@@ -46,7 +46,8 @@ _HIGH = np.array([2, *np.log([0.3, 3.4, 100]), 0.95, *np.log([1.5, 1.5]), 1, 1])
 
 
 class ChangeSearch:
-    """`p`: (changes,) probability that the change is the cause; change k, from 0, leads from point k to point k + 1."""
+    """The posterior of the change, given the measured pairs. `p`: (changes,) probability that the change is the cause;
+    change k, from 0, leads from point k to point k + 1."""
 
     def __init__(self, changes: int, pairs: Iterable[Pair] = ()) -> None:
         self.p = np.full(changes, 1 / changes)
@@ -112,7 +113,8 @@ class ChangeSearch:
         return logs
 
     def _of_pairs(self, particles: np.ndarray) -> np.ndarray:
-        """(particles, pairs, 3) log likelihood of each pair, if neither, the later or both points have the change."""
+        """(particles, pairs, 3) log likelihood of each pair in three cases: no point has the change, the later one,
+        both."""
         these = _unknowns(particles)
         centre, spread, weight = _kinds(these)
         after = np.array([[0, 0], [0, 1], [1, 1]])

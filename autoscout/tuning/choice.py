@@ -20,7 +20,7 @@ from autoscout.tuning.modes import EXPECTED
 _DOUBTED = 2.0  # factor by which the search may underestimate its standard deviations
 _LEAST = 1e-4  # lower bound on standard deviations
 _COMMON = 100.0  # prior variance of the common constant
-_BLIND = 0.1  # default standard deviation of one log cost
+_BLIND = 0.1  # assumed standard deviation of one log cost if the rounds cannot show it
 
 Beliefs = Mapping[str, tuple[float, float]]  # configuration id → (log-cost above the best, its standard deviation)
 
@@ -31,8 +31,8 @@ def doubted(deviation: float) -> float:
 
 
 class FinalChoice(msgspec.Struct, frozen=True):
-    """`level`: configuration id → expected log-cost, up to a common constant; `covariance`: of these; `dof`: degrees of
-    freedom of the noise estimate."""
+    """The posterior of the finalists' costs. `level`: configuration id → expected log-cost, up to a common constant;
+    `covariance`: that of the log-costs; `dof`: degrees of freedom of the noise estimate."""
 
     level: dict[str, float]
     covariance: np.ndarray
@@ -61,7 +61,8 @@ class FinalChoice(msgspec.Struct, frozen=True):
 
 
 def choice(fit: Fit, believed: Beliefs) -> FinalChoice:
-    """Combines rounds and search. A belief counts at most as one measurement, because it may be overconfident."""
+    """The posterior from the rounds and the search together. A belief counts at most as one measurement, because it may
+    be overconfident."""
     noise = fit.noise if fit.dof else _BLIND
     names = list(fit.level)
     prior = [believed.get(name, (math.nan, math.inf)) for name in names]

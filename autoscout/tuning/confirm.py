@@ -25,7 +25,7 @@ _FOR = 5  # between these, the limit is the number of measured configurations di
 _WITHIN, _WITHIN_QUIET = 1.15, 1.05
 _ALIKE = 0.0025  # relative cost difference treated as a tie; ties go to the configuration nearest the reference
 _STEEP = math.log(1.05)  # an optimum is a sharp peak if its neighbours' median log-cost is higher by more than this
-_ASKED = 0.01  # the number of rounds that is reported as necessary is for a gain of at least this
+_ASKED = 0.01  # gains below this need no proof: an interval that excludes larger ones counts as "equal"
 
 
 def finalists(
@@ -239,7 +239,8 @@ def _over_today(over: Contrast | None, p_better: float, today: str, rounds: Sequ
 
 
 def _left(excess: float) -> str:
-    """`excess`: expected relative cost of the recommended configuration above the best one of the last round."""
+    """A clause on the gain that more rounds are expected to bring. `excess`: expected relative cost of the recommended
+    configuration above the best one of the last round."""
     least = "less than 0.1 %" if excess < 0.001 else f"{excess:.1%}"
     return f"; more rounds are expected to improve the choice by at most {least}"
 

@@ -21,7 +21,7 @@ _ELSEWHERE = 2  # number of restarts of an experiment after lost hosts
 
 class Disturbances:
     def __init__(self, exact: bool = False) -> None:
-        """`exact`: costs come from a deterministic model, so nothing disturbs them."""
+        """`exact`: whether costs come from a deterministic model, so that nothing disturbs them."""
         self._exact = exact
         self._seen: dict[str, list[float]] = {name: [] for name in _TOO_FAR}
         self._runs = self._repeats = 0
@@ -49,7 +49,8 @@ class Disturbances:
         return True
 
     def settled(self, purpose: str, measurement: Measurement) -> tuple[str, Measurement]:
-        """Of a run and its repeat, the measurement to use, with the purpose of the first run."""
+        """(purpose, measurement) to use. After a repeat, these are the first run's purpose and the less disturbed of
+        the two measurements."""
         if purpose != "repeat" or measurement.configuration.id not in self._held:
             return purpose, measurement
         wanted, first = self._held.pop(measurement.configuration.id)

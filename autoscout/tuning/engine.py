@@ -61,8 +61,8 @@ class Engine:
         simulators: Mapping[str, Predictor] = {},
         check: equivalence.Check | None = None,
     ) -> None:
-        """`simulators`: the user's own, in addition to ours: rows of codes → predicted metric. `check`: the equivalence
-        check, by default the target's."""
+        """`simulators`: the user's own simulators (functions from rows of codes to predicted metric), added to ours.
+        `check`: the equivalence check, by default the target's."""
         self.started, self.job, self.space = started, started.job, space
         self.folder, self.tape, self.on_note, self.past = folder, tape, on_note, past or []
         self.kind = usable(started.strategy) if started.strategy != ALONE else None

@@ -61,8 +61,8 @@ def beside_engine(space: JobSpace, configuration: Configuration) -> str:
 
 
 def _frugal(space: JobSpace) -> tuple[str, float, float] | None:
-    """If no configuration fits, the one found that needs least memory: (name, GiB of the rank that needs most,
-    probability to run out of memory). None if one fits, or nothing can be predicted."""
+    """The configuration found to need least memory, if none fits: (name, GiB of the rank that needs most, probability
+    to run out of memory). None if a configuration fits, or nothing can be predicted."""
     if not space.job.model.layers:
         return None
     model = memory_of(space.job, space, [])

@@ -30,7 +30,7 @@ from kb.within_events import Part
 LIMIT = 40  # largest number of pairs
 MARGIN = 0.01
 _AGAIN = 2  # largest number of repeats of a run that failed by a fault of the machine
-SPOILED = ("infrastructure", "killed")  # statuses of runs that failed for reasons outside the side
+SPOILED = ("infrastructure", "killed")  # statuses of failures that the version under test did not cause
 _HARDWARE = ("device", "devices", "cpu", "cpus", "gpu", "driver", "hosts")  # environment keys
 
 
@@ -61,7 +61,9 @@ def gate(
     limit: int = LIMIT,
     wall_s: float = float("inf"),
 ) -> Gated:
-    """Errors: AutoscoutError (exit 2) if the sides are not comparable, (exit 1) if A does not run; Interrupted."""
+    """The verdict on B against A.
+
+    Errors: AutoscoutError (exit 2) if the sides are not comparable, (exit 1) if A does not run; Interrupted."""
     _comparable(a, b)
     session.repair(kb, on_note)
     began = time.monotonic()

@@ -53,8 +53,9 @@ def importance(
     default: Configuration,
     confirmed: Confirmed | None = None,
 ) -> Importance:
-    """`rows`: the job's measurements; `confirmed`: the verdict of a session's final rounds, whose winner and reference
-    are then used, instead of the best measured configuration and `default`. There are no steps if no run succeeded."""
+    """Computes the ablation and the knobs' importance. `rows`: the job's measurements; `confirmed`: the verdict of a
+    session's final rounds, whose winner and reference are then used, instead of the best measured configuration and
+    `default`. There are no steps if no run succeeded."""
     rows = list(rows)
     ran = [m for m in rows if (m.counts or m.fidelity == "short") and space.is_valid(m.configuration)]
     rows = [m for m in ran if m.counts]

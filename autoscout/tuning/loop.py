@@ -142,7 +142,7 @@ class Loop:
         return judged
 
     def _heed(self, measurement: Measurement) -> None:
-        """Errors: AutoscoutError after repeated faults of the machine, which would only waste more of the budget."""
+        """Records faults of the machine. Errors: AutoscoutError if they are repeated, which would waste the budget."""
         if measurement.status == "infrastructure":
             self.spoiled.append((measurement.configuration.id, measurement.evidence))
             if reason := symptoms.stop(self.spoiled):
@@ -207,8 +207,8 @@ class Loop:
         return msgspec.structs.replace(measurement, conditions=seen, period=measurement.period or conditions.period())
 
     def _reserves_what_it_needs(self) -> bool:
-        """Whether the memory in use on the GPUs is what a run needs. It is for PyTorch trainers on whole GPUs of
-        this machine; servers and JAX allocate all that they may use."""
+        """Whether the memory in use on the GPUs is what a run needs: true for PyTorch trainers on whole GPUs of this
+        machine, false for servers and JAX, which allocate all that they may use."""
         job = self.job
         alone = device_kind(job) == "cuda" and not job.cluster.hosts and "MIG" not in _given(job)
         return alone and job.task != "serve" and bool(job.launch.script)

@@ -29,7 +29,8 @@ Found = dict[tuple[bytes, bool], float]  # (bit mask of the slow runs, whether t
 
 
 class Division(msgspec.Struct, frozen=True):
-    """`slow`: (n,) whether each run was slow; `shared`: whether the slow runs share one δ."""
+    """A division of n runs into usual and slow ones. `slow`: (n,) whether each run was slow; `shared`: whether the slow
+    runs share one δ."""
 
     slow: np.ndarray
     shared: bool
@@ -82,7 +83,7 @@ def _log_evidence(squares: float | np.ndarray, dof: int) -> np.ndarray:
 
 
 def _divisions(n: int, slow: np.ndarray | int) -> np.ndarray:
-    """− log prior of a division of n runs: log(number of divisions with as many slow runs × possible such numbers)."""
+    """− log prior of a division of n runs, `slow` of which are slow: log(number of such divisions × n)."""
     return gammaln(n + 1) - gammaln(slow + 1.0) - gammaln(n - slow + 1.0) + math.log(n)
 
 

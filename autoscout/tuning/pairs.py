@@ -32,7 +32,8 @@ ERROR = 0.05  # largest share of gates that are decided wrongly, in each directi
 EARLY = 20  # number of pairs within which a large slowdown is expected to show
 _EARLY = 0.9  # share of the error of "worse" that goes to the first EARLY pairs
 _POWER = 0.7  # ρ: favours early looks less than Pocock's boundary, and more than O'Brien and Fleming's
-_LOOKS = (4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 50, 60, 80, 100)  # number of pairs
+# Numbers of pairs after which a gate may end.
+_LOOKS = (4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 50, 60, 80, 100)
 _PATHS = 100_000
 _TWO_SPEEDS = 6  # smallest number of pairs in which slow runs are searched for (modes.py); fewer mislead
 _HOPELESS = 0.05  # a gate ends undecided if the probability of a decision at the limit is below this

@@ -69,11 +69,12 @@ class Power(msgspec.Struct, frozen=True):
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
-    """`low`, `high`: the 90 % interval; `expected_error`: MAPE on held-out measurements of the job, or the simulators'
-    own estimate if there are none; `parts`: breakdown by the analytic simulator `parts_of`, in the metric's unit (if
-    that is a rate, of one step in seconds); `measured`: the median of this configuration's measurements, if any;
-    `unpriced`: knobs with a non-default value, and other settings of the job, whose effect no analytic simulator
-    models; `network`: a sentence on whether the bandwidth between nodes matters."""
+    """The prediction for one configuration. `low`, `high`: the 90 % interval; `expected_error`: MAPE on held-out
+    measurements of the job, or the simulators' own estimate if there are none; `parts`: breakdown by the analytic
+    simulator `parts_of`, in the metric's unit (if that is a rate, of one step in seconds); `measured`: the median of
+    this configuration's measurements, if any; `unpriced`: knobs with a non-default value, and other settings of the
+    job, whose effect no analytic simulator models; `network`: a sentence on whether the bandwidth between nodes
+    matters."""
 
     job: str
     name: str
@@ -105,9 +106,9 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Predicted:
-    """`given`: values of some knobs; the others are as in the reference. `kb`: None, or a missing file, means no
-    measurements. Errors: AutoscoutError (exit 2) for an invalid configuration, (exit 1) if no simulator can predict it,
-    (exit 3) if it does not fit into memory or meets its limits at no request rate."""
+    """Predicts a configuration. `given`: values of some knobs; the others are as in the reference. `kb`: None, or a
+    missing file, means no measurements. Errors: AutoscoutError (exit 2) for an invalid configuration, (exit 1) if no
+    simulator can predict it, (exit 3) if it does not fit into memory or meets its limits at no request rate."""
     job = space.job
     configuration = completed(space, given, space.reference)
     if crowded := beside_engine(space, configuration):

@@ -34,7 +34,8 @@ class Proposals:
             cast(Listens, strategy).hold(self._held)
 
     def named(self, order: Order, steering: Steering, best: Configuration, step: int) -> Configuration:
-        """The configuration that an order wants to run at once. Journals the proposer, which older journals lack."""
+        """The configuration that an order wants to run at once. Journals who proposed it,
+        except in the replay of an older journal without that event."""
         wanted, tape = steering.wanted(order, best), steering.tape
         if self.heard and (not tape.replaying or tape.next_is_of(PROPOSED)):
             name, why = steering.space.name(wanted), proposed_by(order.by, order.why)

@@ -32,8 +32,9 @@ def confirmed(
     over: Callable[[], bool],
     today: Configuration | None = None,
 ) -> Generator[WantedExperiment, Measurement, Confirmed]:
-    """`allowed`: the space that the user's orders left; `done`: its measurements; `over`: whether no further round may
-    begin; `today`: the user's present launch, which is measured with the finalists if it ran.
+    """Measures the final rounds and returns the verdict. `allowed`: the space that the user's orders left; `done`: its
+    measurements; `over`: whether no further round may begin; `today`: the user's present launch, which is measured with
+    the finalists if it ran.
 
     Errors: AutoscoutError (exit 3) if nothing worked, or no finalist could be measured again."""
     if anchors.exact:

@@ -49,8 +49,9 @@ def _divided(reference: str, anchors: tuple[float, ...], rounds: tuple[tuple[tup
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """`finalists`: ids, without the reference's; `reference`: id; `limit`: largest number of rounds; `anchors`: the
-    reference's costs during the search; `believed`: the search's posterior, see choice.Beliefs."""
+    """Makes the decisions. `finalists`: ids, without the reference's; `reference`: id; `limit`: largest number
+    of rounds; `anchors`: the reference's costs during the search; `believed`: the search's posterior, see
+    choice.Beliefs."""
 
     finalists: list[str]
     reference: str

@@ -44,7 +44,7 @@ class WarmStartChoice(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> "WarmStartChoice":
-        """Errors: AutoscoutError (exit 2) for an unknown kind of knowledge."""
+        """Parses the option's text. Errors: AutoscoutError (exit 2) for an unknown kind of knowledge."""
         source, colon, wanted = text.partition(":")
         parts = tuple(part.strip() for part in wanted.split(",")) if colon else PARTS
         for part in parts:
@@ -241,8 +241,8 @@ def _memory(job: Job) -> float:
 
 
 def _moved(space: Space, there: Configuration, parts: tuple[Part, ...]) -> Configuration | None:
-    """A similar job's configuration without knobs that `space` lacks (a strategy rounds the values to those of the
-    domain). An invalid one gives None unless `parts`, what may be taken over, contains "points"."""
+    """A similar job's configuration `there` for this space: unchanged if it is valid here. Otherwise, if `parts` has
+    "points", only its knobs that `space` has (a strategy rounds their values to those of the domain), else None."""
     if space.is_valid(there):
         return there
     knobs = {name: value for name, value in there.knobs.items() if name in space.knob}

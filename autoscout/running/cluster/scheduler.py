@@ -31,7 +31,7 @@ class SlotPart(msgspec.Struct, frozen=True):
 
 Request = tuple[SlotPart, ...]
 Room = np.ndarray  # (hosts, kinds): number of free devices, which excludes those in a group that is in use
-_Share = tuple[int, int, int]  # host, kind, devices
+_Share = tuple[int, int, int]  # index of the host, index of the kind, number of devices
 
 
 class Running(msgspec.Struct, frozen=True):

@@ -283,9 +283,9 @@ class NodeRun:
 
 
 def look(asked: dict[str, Any], filled: Any) -> dict[str, Any]:
-    """asked: {"folder", "token", "files": paths, "commands": {name: words}, "limit_s"}. Returns `free_gib` of the disk
-    for experiments, `shared` (whether the folder contains the controller's file `token`), hashes of `files` (null:
-    missing), and the last line that each command prints."""
+    """Examines the node. asked: {"folder", "token", "files": paths, "commands": {name: words}, "limit_s"}. Returns
+    `free_gib` of the disk for experiments, `shared` (whether the folder contains the controller's file `token`), hashes
+    of `files` (null: missing), and the last line that each command prints."""
     folder = Path(asked["folder"])
     try:
         shared = (folder / asked["token"]).is_file()

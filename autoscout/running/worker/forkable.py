@@ -11,8 +11,8 @@ from typing import Any
 
 @contextlib.contextmanager
 def imports() -> Iterator[None]:
-    """A context for imports that answers queries for the current GPU and its properties (as Transformer Engine makes on
-    import, with flash-attn) with values of the first GPU that a child process obtained beforehand."""
+    """A context for imports. Some packages query the current GPU and its properties on import (Transformer Engine with
+    flash-attn); they get the values of the first GPU, which a child process has read beforehand."""
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # otherwise torch.cuda.is_available() initializes CUDA
     import torch
 

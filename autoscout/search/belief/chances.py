@@ -40,8 +40,8 @@ _FORECAST = (0.1, 5.0)
 
 class Chances:
     def __init__(self, encoding: Encoding, means: list[Mean], allowed: float, foreseen: Foreseen) -> None:
-        """`allowed`: share of the experiments that may fail; 0: by _AIM. `foreseen`: simulators' forecasts of memory
-        and of constraints."""
+        """`allowed`: share of the experiments that may fail; 0: the default (see _AIM). `foreseen`: simulators'
+        forecasts of memory and of constraints."""
         self.feasibility, self.limits = Feasibility(encoding), Limits(encoding, foreseen)
         self.memory = PeakBelief(encoding, MEMORY in foreseen)
         self._foreseen, self._encoding = foreseen, encoding
@@ -53,9 +53,9 @@ class Chances:
     def tell(
         self, row: int, encoded: EncodedRows, ran: bool, full: float, for_memory: bool, over: Mapping[str, float]
     ) -> None:
-        """Adds a result. `full`: log fullness of the memory (peaks.py); `for_memory`: the run failed for memory, which
-        is not evidence for other failures; `over`: log excess over each other constraint (limits.py). A run that broke
-        only constraints counts as having run."""
+        """Adds a result. `full`: log fullness of the memory (peaks.py); `for_memory`: whether the run failed for
+        memory, which is not evidence for other failures; `over`: log excess over each other constraint (limits.py). A
+        run that broke only constraints counts as having run."""
         rows = np.array([row])
         if (forecast := self._forecast(rows)) is not None and forecast[0] > 0.5:
             self._despite[ran] += 1
@@ -140,8 +140,8 @@ class Chances:
         return self.feasibility.features(encoded, self._hints(rows))
 
     def _for_memory(self, rows: np.ndarray, encoded: EncodedRows) -> EncodedRows:
-        """The encoding for the memory model: without knobs that cannot affect device memory and, without forecasts of
-        memory, with predicted failures as additional regressors."""
+        """The encoding for the memory model, which excludes knobs that cannot affect device memory. If no simulator
+        forecasts memory, predicted failures are additional regressors."""
         encoded = self._encoding.of_memory(encoded)
         hints = None if MEMORY in self._foreseen else self._hints(rows)
         return (

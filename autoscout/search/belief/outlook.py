@@ -62,8 +62,8 @@ def worth(model: Surrogate) -> tuple[np.ndarray, np.ndarray]:
 
 
 def look_unaided(model: Surrogate, pending: list[int]) -> None:
-    """Like `Surrogate.look`, sets the candidates' gain, mean and deviation until the next update, but by the members
-    without a prior mean. Their beliefs are then kept until the next fit, because rebuilding them is slow."""
+    """Like `Surrogate.look`, sets the candidates' gain, mean and deviation until the next update, but uses only the
+    members without a prior mean. Their beliefs are then kept until the next fit, because rebuilding them is slow."""
     weights = [member.weight for member in model.members]
     for member in model.members:
         alone = any(member is other for other in model.nothing)

@@ -33,8 +33,8 @@ _SETTLED = 0.01  # change of y at which expectation propagation has converged
 _HELD, _FITTED = 200, 100  # limits on rows kept, and on rows used to fit hyper-parameters
 _STEPS = 30, 10  # limits on the steps of the first fit, and of later ones, which start from the last result
 _VAGUE = 1e4  # variance that makes a pseudo-measurement uninformative
-# log distance below the limit: for a row that ran out of memory although its forecast was farther below, `least_over`
-# clips the forecast to this distance
+# Forecasts of rows that ran out of memory are raised to at least −_NEAR in `least_over`, because a forecast that far
+# below the limit was an error.
 _NEAR = 0.36
 # cap on the probability that a row that ran out of memory before would fit (the Gaussian posterior gives 0.4)
 _AGAIN = 1e-3
@@ -111,8 +111,8 @@ class PeakBelief:
 
     @property
     def heeds(self) -> bool:
-        """Whether the simulators' predictions are used as the mean: a run has reported its peak, and the measurements
-        are explained better with these predictions than with m = 0."""
+        """Whether the simulators' predictions are used as the mean. They are once a run has reported its peak, if they
+        explain the measurements better than m = 0."""
         return self.reported and self._way.heeds > 0
 
     @property
@@ -217,7 +217,7 @@ def _numbered(rows: EncodedRows) -> np.ndarray:
 
 
 def _without(k: np.ndarray, y: np.ndarray, vague: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """((n,) mean, (n,) variance) of f at each row, given all other rows."""
+    """((n,) mean, (n,) variance) of f at each row, predicted from all other rows."""
     inverse = np.linalg.inv(k + np.diag(vague))
     left = 1 / np.diag(inverse)
     return y - left * (inverse @ y), np.maximum(left - vague, 0.0)  # rounding may give a negative difference

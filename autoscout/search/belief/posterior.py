@@ -118,7 +118,7 @@ class Posterior:
             self.inert = inert
             without, log = self._minimized(self._pairs(rows, z, slopes, vague), y, iterations // 3)
             if self._without_inert_prior(without, log) < self._without_inert_prior(unlikely, self.log_theta) + allowed:
-                lengths = np.where(inert, self.log_theta[_SCALES:], log[_SCALES:])  # except inert ones
+                lengths = np.where(inert, self.log_theta[_SCALES:], log[_SCALES:])  # inert axes keep their lengths
                 self.log_theta = np.append(log[:_SCALES], lengths)
                 return
         self.inert = np.zeros_like(self.inert)

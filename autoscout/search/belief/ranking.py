@@ -43,8 +43,8 @@ class Around(msgspec.Struct, frozen=True):
 class Ranking:
     """Ranks the measured configurations. `rows`: (configuration, cost or None if it failed) of each measurement;
     `doubts`: id of a configuration measured in another period → additional standard deviation of its log-cost;
-    `broken`: measurements that broke a constraint, the model learns from them, but they are not ranked. `believed`: the
-    ranking, best first."""
+    `broken`: measurements that broke a constraint, from which the model learns, but which are not ranked. `believed`:
+    the ranking, best first."""
 
     def __init__(
         self,

@@ -3,10 +3,10 @@
     P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x runs)²
 
 `gain` is the expected relative improvement (EI) over the best row's expected cost, times the squared probability of
-running (chances.py). What no knob explains in a cost is partly noise and partly specific to the configuration; because
-of the latter, a new configuration may be better than its neighbours. Costs are used as their logarithm above the best
-one, bent so that hopeless rows count nearly alike (bending.py); p(y | k) is the probability density of the unbent
-log-costs, so that scales are comparable."""
+running (chances.py). The part of a cost that no knob explains is partly noise and partly specific to the configuration;
+because of the specific part, a new configuration may be better than its neighbours. Costs are used as their logarithm
+above the best one, bent so that hopeless rows count nearly alike (bending.py). p(y | k) is the probability density of
+the unbent log-costs, so that scales are comparable."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -24,20 +24,20 @@ from autoscout.search.hyper import DefaultHyper
 from autoscout.search.hypervolume import improvement
 from autoscout.search.pool import CandidatePool
 
-_WORTH = 2.0  # observations that a prior mean's `doubt` counts as when its residuals are scaled
+_WORTH = 2.0  # weight of a prior mean's `doubt` in the estimated scale of its residuals, in observations
 _NOTHING = 0.2  # prior probability that no prior mean is right
 _GROWTH = 1.25  # growth of the data that triggers a new fit and new candidates
 _CANDIDATES = 5_000  # limit on candidates
-_RENEWED = 8  # sampled pool: steps after a fit that renew candidates
-_FEW, _ROUNDS = 25, 3  # without prior means: up to 25 rows, 3 renewals per step
-_WORK, _LEAST = 600_000, 2_000  # covariances computed to score candidates; least rows to score
-_BESIDE = 6  # other work to score a row, in covariances
+_RENEWED = 8  # number of steps after a fit in which the candidates of a sampled pool are renewed
+_FEW, _ROUNDS = 25, 3  # below _FEW rows without prior means, candidates are renewed _ROUNDS times per step
+_WORK, _LEAST = 600_000, 2_000  # number of covariances computed to score rows; least number of rows to score
+_BESIDE = 6  # all other work to score a row takes as long as this number of covariances
 _FITTED, _STEPS = 100, 30  # limits on rows and on steps to fit hyper-parameters
 _QUICK = 50  # with more rows, fits are spread over several steps
 _HELD = 300  # limit on measured rows that the model uses
 _SCORED, _AT_ONCE = 100_000, 4_000  # limit on rows to score for candidates; rows per block that fits the cache
 _KEPT = 200_000  # pools up to this size cache their encoding (400 bytes per row)
-_OWN = (0.5, 2.0)  # prior on the configuration's share of unexplained variance; repeats it counts as
+_OWN = (0.5, 2.0)  # prior for the configuration-specific share of unexplained variance; its weight in repeats
 _NEGLIGIBLE = 0.02  # members with less weight are ignored
 
 
@@ -49,7 +49,7 @@ class _Member:
     centre: float = 0.0
     unit: float = 1.0
     weight: float = 0.0
-    expected: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (m,) of the candidates, on BEND
+    expected: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (m,) means of the candidates, on the scale BEND
 
     def shared(self, mean: np.ndarray, deviation: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
         """Converts (mean, deviation) from this member's scale of costs to the common scale BEND."""
@@ -70,7 +70,7 @@ class Surrogate:
         """`foreseen`: for each bound, a predictor of the closeness to it (foreseen.py)."""
         self.pool, self.encoding, self.rng = pool, encoding, rng
         unknown = nothing(pool)
-        self.members = [  # unbent costs vary too much to detect inert knobs near the best
+        self.members = [  # knobs without effect near the best are detected in bent costs only
             _Member(mean, Posterior(encoding, mean.prior, hyper.effects, drops_inert=mean.bend == BEND))
             for mean in [*unknown, *means]
         ]
@@ -91,7 +91,7 @@ class Surrogate:
         self._fitted_on = 0
         self._believed: list[int] = []  # rows that each member's Belief contains
         self.renewal = None if pool.complete else Renewal(pool, rng)
-        self._due = self._left = 0  # steps left that renew the candidates, and over which the fit continues
+        self._due = self._left = 0  # number of steps left: to renew the candidates; to continue the fit
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Surrogate:
             if self.doubts.get(row) and not doubt:
                 self.costs.pop(row)
                 self.again.discard(row)
-                self._fitted_on = 0  # refit: the model used the replaced cost
+                self._fitted_on = 0  # forces a new fit, since the model used the replaced cost
             self.doubts[row] = doubt
             self.costs.setdefault(row, []).append(float(np.log(cost)))
             if len(self.costs[row]) > 1:
@@ -146,7 +146,7 @@ class Surrogate:
 
     @property
     def kept(self) -> np.ndarray:
-        """(n,) whether each row of `rows` qualifies: it never failed or broke a constraint."""
+        """(n,) whether each row of `rows` qualifies, because it never failed and broke no constraint."""
         return ~np.isin(self.rows, list(self.failed))
 
     @property
@@ -174,7 +174,7 @@ class Surrogate:
         self._grow()
         rows = self.rows
         self.chances.fit()
-        fits = True  # do only one kind of work per step
+        fits = True  # whether this step fits, so that it does no other slow work
         if len(rows) >= _GROWTH * self._fitted_on or self._left or not len(self._open(pending)):
             self._hold()
             rows = self.rows
@@ -243,7 +243,7 @@ class Surrogate:
             scaled = (y - member.centre) / member.unit
             most = steps if member.weight or not self._fitted_on else min(steps, _STEPS // 3)
             member.posterior.fit(encoded[at], scaled[at], z[at], member.mean.spread, vague[at], most)
-        if not self._fitted_on:  # later, in a separate step
+        if not self._fitted_on:  # later fits of the bounds are steps of their own
             self.chances.fit_bounds()
         self._weigh(fitted_on)
         self._believed = [int(row) for row in rows]
@@ -275,7 +275,7 @@ class Surrogate:
         at_once = _WORK // ((len(rows) + _BESIDE) * max(sum(m.weight > 0 for m in self.members), 1))
         most, few = int(np.clip(at_once, _LEAST, _SCORED)), int(np.clip(at_once, _LEAST, _CANDIDATES))
         looked = np.arange(n) if n <= most else self.rng.choice(n, most, replace=False)
-        if len(self.gain) == len(self.candidates) < n:  # rescore the most promising ones
+        if len(self.gain) == len(self.candidates) < n:  # also score the most promising candidates again
             looked = np.union1d(looked, self.candidates[np.argsort(-self.gain, kind="stable")[: few // 2]])
         gain = self._scored(looked, pending)
         promising = looked[np.argsort(-gain, kind="stable")[: few * 5 // 8]]
@@ -371,7 +371,7 @@ class Surrogate:
             self.least += member.weight * best
             promised = improvement(mean, times * np.sqrt(deviation**2 + own), best)
             if member.posterior.inert.any():
-                # pending: during `update`
+                # Only during `update`, the belief contains the pending rows, too.
                 rows = np.array([*self.rows, *pending], dtype=int)[: len(belief.measured[0])]
                 known = np.where(np.isin(rows, list(self.failed)), np.nan, member.mean.expected(rows))
                 promised = promised * belief.new(offset, known)
@@ -388,7 +388,7 @@ class Surrogate:
 
     def unexplained(self) -> tuple[float, np.ndarray]:
         """(variance of the part of log-costs that is specific to a configuration but not explained by knobs, (n,) noise
-        variance of the measured rows' means). Repeats reproduce the former, which distinguishes the two."""
+        variance of the measured rows' means). Unlike noise, the former is equal in repeated measurements."""
         share, worth = _OWN
         scatter = sum(float(np.var(self.costs[row])) * len(self.costs[row]) for row in self.again)
         count = np.array([len(self.costs[row]) for row in self.rows.tolist()])

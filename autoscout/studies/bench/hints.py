@@ -1,9 +1,11 @@
 """Simulates users who propose configurations, to measure the gain and the risk of trying proposals
 (search/proposed.py). The kinds of proposals are:
 
-good every third proposal is similar to the best configuration and nearly as fast; all others are random random random
-configurations worst the slowest hundredth of the configurations that run failing the failing configurations most
-similar to the best one; if none fails, the slowest neighbours of the best"""
+    good      every third proposal is similar to the best configuration and nearly as fast; all others are random
+    random    random configurations
+    worst     the slowest hundredth of the configurations that run
+    failing   the failing configurations most similar to the best one; if none fails, the slowest neighbours of the best
+"""
 
 import numpy as np
 

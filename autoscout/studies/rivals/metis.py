@@ -47,7 +47,7 @@ def _estimates(pool: Pool, plans: np.ndarray) -> np.ndarray:
     for predict in pool.simulators.values():
         predicted = np.asarray(predict(pool.codes[plans]), dtype=float)
         cost = predicted if pool.space.objective.minimize else -predicted
-        cost = np.where(np.isfinite(predicted), cost, np.inf)  # predicted to fail or no prediction
+        cost = np.where(np.isfinite(predicted), cost, np.inf)  # inf if it is predicted to fail or has no prediction
         ranks.append(np.argsort(np.argsort(cost, kind="stable"), kind="stable"))
     return np.mean(ranks, axis=0)
 
