@@ -48,7 +48,7 @@ _EVERY_WHOLE = {"gpt_oss": 2, "gemma2": 2, "gemma3_text": 6, "gemma3": 6, "llama
 _WHOLE = ("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval")
 _WINDOWED = ("sliding_attention", "chunked_attention")
 # model_type → why [model] cannot describe the architecture. Some of these models are available as a preset.
-_SPARSE, _LINEAR = "sparse attention, which selects tokens", "linear attention in most layers"
+_SPARSE, _LINEAR = "sparse attention over selected tokens", "linear attention in most layers"
 _OTHERWISE = {
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _SPARSE),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "kimi_linear", "minimax"), _LINEAR),

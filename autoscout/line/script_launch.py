@@ -159,8 +159,8 @@ def of_branches(line: list[str], text: str, where: str, given: Mapping[str, str]
     more, less = ([word for word in one if word not in two] for one, two in each)
     if not more and not less:
         return []
-    differs = f"'{shlex.join(more)[:100]}' goes" if more else ""
-    differs += " and " * bool(more and less) + (f"'{shlex.join(less)[:100]}' comes" if less else "")
+    differs = f"remove '{shlex.join(more)[:100]}'" if more else ""
+    differs += " and " * bool(more and less) + (f"add '{shlex.join(less)[:100]}'" if less else "")
     return [
         (
             "launch.current: conditions of the script whose outcome is unknown are assumed to be true; if one is "

@@ -214,7 +214,7 @@ def test_names_are_those_that_were_measured():
     found = msgspec.structs.replace(on_nodes([2, 2]), hosts=["gpu7", "gpu3"])
     assert written(paper(), found, "hostfile").splitlines()[-2:] == ["gpu7 slots=2", "gpu3 slots=2"]
     assert json.loads(written(paper(), found, "json"))["hosts"] == ["gpu7", "gpu3"]
-    assert "# measured on gpu7, gpu3, in this order" in written(paper(), found, "command")
+    assert "# measured on hosts gpu7, gpu3, in this order" in written(paper(), found, "command")
 
 
 @pytest.mark.hosts

@@ -140,7 +140,7 @@ def test_a_branch_that_only_the_person_knows_is_said(tmp_path):
     line = 'A=(--a 1)\nif [ -n "$KEY" ]; then A+=(--log x); else A+=(--b 2); fi\ntorchrun t.py ${A[@]}\n'
     (tmp_path / "run.sh").write_text(line)
     notes = job_file([str(tmp_path / "run.sh")], tmp_path)[1]
-    assert any("else '--log x' goes and '--b 2' comes" in note for note in notes)
+    assert any("if one is false, remove '--log x' and add '--b 2'" in note for note in notes)
 
 
 def test_what_reads_the_logs_after_a_run_is_no_launch():
@@ -155,7 +155,7 @@ def test_what_is_read_from_another_command_stays_a_name():
 
 def test_what_a_command_prints_is_asked_for(tmp_path):
     (tmp_path / "run.sh").write_text("D=`date +%s`\ntorchrun t.py --out x_$D --host $(hostname)\n")
-    assert any("replace $(…) by the value" in note for note in job_file([str(tmp_path / "run.sh")], tmp_path)[1])
+    assert any("replace $(…) with the value" in note for note in job_file([str(tmp_path / "run.sh")], tmp_path)[1])
 
 
 def test_paths_that_are_added_to_are_ours(monkeypatch):
@@ -280,4 +280,4 @@ def test_a_case_that_only_a_shell_decides_is_read_as_one_branch_and_said(tmp_pat
     )
     text, notes = job_file([str(script)], tmp_path)
     assert "torchrun --nproc-per-node 8 train.py --tp 8" in tomllib.loads(text)["launch"]["current"]
-    assert any("assumed to be true; if one is false, '8 8' goes and '4 4' comes" in note for note in notes)
+    assert any("assumed to be true; if one is false, remove '8 8' and add '4 4'" in note for note in notes)

@@ -198,7 +198,7 @@ def test_a_method_of_guessing_that_no_knob_has_stays(engine, method):
     guesses = {"method": method, "num_speculative_tokens": 4}
     job = says(engine, f"-tp 2 --speculative-config '{json.dumps(guesses)}'")
     assert json.loads(exported(job)["--speculative-config"]) == guesses
-    assert any("predictions leave out --speculative-config" in note for note in target_of(job).notes_on_job(job))
+    assert any("predictions ignore --speculative-config" in note for note in target_of(job).notes_on_job(job))
 
 
 def test_engines_over_nodes_stay_what_the_line_starts(tmp_path):

@@ -102,7 +102,10 @@ def test_what_is_refused_ends_with_exit_code_2(tmp_path: Path):
             lambda: complete({"layers": 1, "hidden": 1, "heads": 1, "seq_len": 1, "ar": "x"}),
             "column ar: 'x' is none of",
         ),
-        (lambda: read(table), f"{table}: none of its 1 rows can be predicted; it has no metric that can be predicted"),
+        (
+            lambda: read(table),
+            f"{table}: none of its 1 rows can be predicted; the table has no metric that can be predicted (iteration_",
+        ),
         (lambda: bill.device("h1000"), "device 'h1000'"),
         (lambda: requests.of_traffic(Traffic(trace=str(plain))), f"{plain} has no column arrival_s"),
         (lambda: serving_device.device("h1000"), "the serving model has no constants for 'h1000'"),

@@ -86,11 +86,13 @@ def test_columns_say_what_each_row_says(text: str):
         ("-(a, b)", "'-(a, b)' calculates with (a, b), which is not a number"),
         (
             "a == (1, 2)",
-            "'a == (1, 2)' contains a list; lists are allowed only after 'in'",
+            "'a == (1, 2)' contains a list; lists are allowed only after 'in', as the only argument of "
+            "a function, or as the whole expression",
         ),
         (
             "min((1, 2), a)",
-            "'min((1, 2), a)' contains a list; lists are allowed only after 'in'",
+            "'min((1, 2), a)' contains a list; lists are allowed only after 'in', as the only argument of "
+            "a function, or as the whole expression",
         ),
     ],
 )

@@ -145,7 +145,10 @@ def test_an_architecture_that_nobody_knows_is_to_be_compared(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"model_type": "gpt_oss", "num_local_experts": 8}, "gpt_oss can only be served"),
+        (
+            {"model_type": "gpt_oss", "num_local_experts": 8},
+            "gpt_oss is supported for serving only: .* preset = 'gpt-oss-20b'",
+        ),
         ({"model_type": "nobodys_moe", "num_experts": 8}, "the architecture 'nobodys_moe' is not known"),
     ],
 )

@@ -268,7 +268,7 @@ def test_litgpt(tmp_path: Path):
     [row] = shown(tmp_path, path, job, sets=["mbs=2"])
     times = [float(line.split(",")[2]) for line in path.read_text().splitlines()[1:]]
     about(row, step_time_s=2 * sum(times[2:]) / 8)
-    refused(tmp_path, "litgpt/logs/csv/version_0/metrics.csv", TRAINING, "global_batch 4, not 16")
+    refused(tmp_path, "litgpt/logs/csv/version_0/metrics.csv", TRAINING, "its global_batch is 4, not 16")
 
 
 def test_torchtitan(tmp_path: Path):
@@ -344,8 +344,8 @@ def test_estimates_are_predictions_of_their_own_load_and_never_the_best(tmp_path
     job = of_preset("qwen3-32b", Traffic(concurrency=64, input_len=4000, output_len=500))
     [done] = bring_in_all(kb, FILES / "aiconfigurator", job, ImportOptions()).imports
     assert [bad.reason for bad in done.bad] == [
-        "was measured with at most 32 requests at a time, but the job has at most 64 requests at a time",
-        "was measured with at most 10 requests at a time, but the job has at most 64 requests at a time",
+        "the result was measured with at most 32 requests at a time, but the job has at most 64 requests at a time",
+        "the result was measured with at most 10 requests at a time, but the job has at most 64 requests at a time",
     ]
     stored = "SELECT fidelity, max_num_seqs, tp, metrics->>'e2el_mean_ms', output_tokens_per_s FROM runs"
     assert query.run(kb, stored).rows == [("predicted", 64, 4, "14219.514", 2245.928)]

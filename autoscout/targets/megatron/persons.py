@@ -91,8 +91,8 @@ def unmeasured(job: Job, kinds: Sequence[str]) -> list[str]:
     found = []
     if without:
         found.append(
-            f"no experiment uses {listed(without)}, because AutoScout's own training loop does not support them, "
-            "but exports have them; set launch.path to your checkout of Megatron-LM to measure with them"
+            f"no experiment uses {listed(without)}, which AutoScout's own training loop does not support; exports keep "
+            "your values; to measure with them, set launch.path to your checkout of Megatron-LM"
         )
     measured = "measured with it" if job.launch.path else "measured without"
     return found + unnamed("Megatron-LM", strange, f"exported as you wrote it, and {measured}")
