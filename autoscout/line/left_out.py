@@ -16,8 +16,9 @@ def without_secrets(variables: Mapping[str, str]) -> tuple[dict[str, str], list[
     if not secret:
         return kept, []
     return kept, [
-        f"launch.environment: {listed(sorted(secret))} left out, because a job file is stored and shared; set it "
-        "in the shell that runs AutoScout, whose variables all runs inherit"
+        f"launch.environment: AutoScout leaves out variables that look like secrets ({listed(sorted(secret))}), "
+        "because a job file is stored and shared; set them in the shell that runs AutoScout, whose variables all runs "
+        "inherit"
     ]
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -187,7 +188,8 @@ def test_the_verb_ranks_what_has_the_given_knobs():
     alone = verbs.run("predict", "llama-3.2-3b", *_assigned(found["best"][0]["configuration"]), "--json")
     assert json.loads(alone.stdout)["value"] == pytest.approx(found["best"][0]["value"])
     said = verbs.run("predict", "llama-3.2-3b", "--best", "3").stdout.splitlines()
-    assert said[0].startswith("llama-3.2-3b: predicted with no measured row of this job; of ")
+    assert said[0].startswith("llama-3.2-3b: predicted with no measured row of this job; the best of each layout, ")
+    assert re.search(r"found among [\d,]+ configurations", said[0])
     assert [line.endswith("(the expert default)") for line in said].count(True) == 1
 
 

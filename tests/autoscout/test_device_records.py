@@ -144,7 +144,7 @@ HEAD = 'name = "mine"\nsource = "me"\nlike = "h100"\n'
         ({"mine": HEAD + "island = { times = -1 }\n"}, "island.times = -1 must be a number, and more than 0"),
         ({"mine": 'like = "h1000"\n'}, "like = 'h1000' is unknown; did you mean 'h100'?"),
         ({"a": 'like = "b"\n', "b": 'like = "a"\n'}, "its `like` refers back to itself: a → b → a"),
-        ({"a": HEAD + 'links = "b"\n', "b": HEAD + 'serving = { like = "a" }\n'}, "like itself: a → b → a"),
+        ({"a": HEAD + 'links = "b"\n', "b": HEAD + 'serving = { like = "a" }\n'}, "refers back to itself: a → b → a"),
         ({"a": HEAD, "b": HEAD}, "'mine' is also a name in"),
         ({"a": HEAD, "b": HEAD.replace("mine", "A")}, "'A' is also a name in"),
         ({"mine": "like = \n"}, "Invalid value"),

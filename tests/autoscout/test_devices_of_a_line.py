@@ -442,7 +442,7 @@ def test_devices_that_a_line_does_not_say_are_not_one_in_silence(folder, line, s
 )
 def test_nodes_that_a_line_does_not_say_as_a_number_are_not_one_in_silence(folder, line, said):
     notes = job_file(shlex.split(line), folder)[1]
-    assert any(f"the line's {said} is assumed to be one node" in note for note in notes) == bool(said)
+    assert any(f"the launch line's {said} is assumed to be one node" in note for note in notes) == bool(said)
 
 
 @pytest.mark.parametrize(("is_here", "kind"), [(True, "cpu"), (False, "GPU")])

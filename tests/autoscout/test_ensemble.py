@@ -77,7 +77,7 @@ def test_without_rows_and_without_physics_nobody_has_a_say():
     ensemble.begin(columns)
     assert ensemble.weights == {}
     assert np.isnan(ensemble.predict(columns).value).all()
-    assert "needs 8 measured rows" in ensemble.applies(columns)
+    assert "needs at least 8 measured rows" in ensemble.applies(columns)
 
 
 def test_a_member_that_is_wrong_loses_its_weight_to_one_that_is_right():

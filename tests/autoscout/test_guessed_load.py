@@ -18,7 +18,5 @@ from autoscout.machine.starting import job_file
 )
 def test_a_limit_above_the_guessed_users_is_pointed_out(line, said, tmp_path):
     notes = job_file(shlex.split(line), tmp_path)[1]
-    assert (
-        "traffic.concurrency: 32 users is a guess, because the launch line only limits concurrent requests to 256"
-        in notes
-    ) is said
+    words = "32 users is a guess, because the launch line only limits concurrent requests to 256; write your own number"
+    assert (f"traffic.concurrency: {words}" in notes) is said

@@ -101,7 +101,7 @@ def test_a_file_that_is_still_written_to(tmp_path: Path):
     path.write_text(json.dumps(RESULT) + " ")
     spool.add(path, rows(path, found[0], "r.json"), before)
     [row] = spool.source().rows
-    assert row.problem == "changed while it was being read; import it again when its writer has finished"
+    assert row.problem == "the file changed while it was being read; import it again when its writer has finished"
 
 
 def test_three_thousand_lines(tmp_path: Path):

@@ -148,8 +148,8 @@ def test_a_table_s_columns_that_say_a_load_or_a_size_are_held_against_the_job(tm
     path.write_text("max_num_seqs,concurrency,isl,output_tokens_per_s\n64,8,64,100\n64,64,64,900\n64,8,512,90\n")
     done = bring_in(tmp_path / "kb.duckdb", path, JOB, [], [], [])
     assert [bad.reason for bad in done.bad] == [
-        "was measured with at most 64 requests at a time, but the job has at most 8 requests at a time",
-        "has 512 input tokens per request, but the job has 64",
+        "the result was measured with at most 64 requests at a time, but the job has at most 8 requests at a time",
+        "the result has 512 input tokens per request, but the job has 64",
     ]
     assert bring_in(tmp_path / "kb.duckdb", path, JOB, ["concurrency=-", "isl=-"], [], [], dry_run=True).good == 3
     path.write_text("max_num_seqs,output_tokens_per_s,model\n64,100,acme/Novel-70B\n64,90,tiny\n")

@@ -101,7 +101,7 @@ def test_what_the_line_leaves_open_is_said(tmp_path):
         "bf16 is used for",
         "50257 tokens are assumed",
         "is 128, but the line starts 8 ranks",
-        "samples of a step",
+        "write the samples per step",
         "$DATA",
     ):
         assert part in said
@@ -171,7 +171,7 @@ def test_a_line_that_fine_tunes_is_no_job_of_pretraining(tmp_path):
         assert any("packed.jsonl" in text for text in launch.missing) == (file == "packed.jsonl")
         assert not any("samples.jsonl" in text for text in launch.missing)
     pretrains = msgspec.structs.replace(job, task="pretrain", traffic=msgspec.structs.replace(job.traffic, lengths=[]))
-    assert any("write task = 'finetune'" in problem for problem in target_of(job).problems(pretrains))
+    assert any("set task = 'finetune'" in problem for problem in target_of(job).problems(pretrains))
 
 
 def test_one_chunk_a_stage_is_no_interleaving(tmp_path):
