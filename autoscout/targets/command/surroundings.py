@@ -103,7 +103,8 @@ def python_of(job: Job, started: Started) -> str:
     found = (interpreter.of_program(word, environment["PATH"]) for word in words)
     if python := next(filter(None, found), ""):
         return python
-    root = Path(program).parent.parent  # the environment's root: a launcher's own folder may have a different `python`
+    # root of the virtual environment; only its bin/python is used, because a launcher's folder may be a different one
+    root = Path(program).parent.parent
     if (root / "bin/python").is_file() and ((root / "pyvenv.cfg").is_file() or (root / "conda-meta").is_dir()):
         return str(root / "bin/python")
     return sys.executable if Path(program).name == "torchrun" else ""

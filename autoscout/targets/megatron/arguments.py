@@ -15,7 +15,7 @@ from kb.records import AutoscoutError, Configuration, Job, Latent, Model, Value,
 
 SCRIPT = "pretrain_gpt.py"  # Megatron-LM's training script
 
-# First CUDA compute capabilities with multicast, and without the need for a single communication queue.
+# Lowest CUDA compute capability that has multicast; lowest that does not need CUDA_DEVICE_MAX_CONNECTIONS=1.
 _MULTICAST, _QUEUES = 9.0, 10.0
 _MIB_OF_FP32 = 2**20 // 4  # number of fp32 elements in a MiB
 _DEGREES = {
@@ -204,11 +204,11 @@ def _model(model: Model) -> Flags:
             "--num-experts": model.experts,
             "--moe-router-topk": model.topk,
             "--moe-ffn-hidden-size": model.expert_ffn,
-            # Without dropped tokens and load balancing, since both would make losses depend on how the batch is split.
+            # No load balancing, because it would make losses depend on how the batch is split.
             _BALANCING: "none",
             "--moe-router-dtype": "fp32",
         }
-        if model.topk == 1:  # required by Megatron for top-1
+        if model.topk == 1:  # Megatron requires this flag for top-1 routing
             found["--moe-router-pre-softmax"] = True
         if model.shared_ffn:
             found["--moe-shared-expert-intermediate-size"] = model.shared_ffn
@@ -245,7 +245,7 @@ def _kernels(job: Job) -> Flags:
         unfused = {} if _fusible_activation(job.model) else _without_fused_activation(job.model)
         return {"--transformer-impl": "transformer_engine", **grouped, **masks, **unfused}
     found: Flags = {"--transformer-impl": "local"}
-    # Enabled by default in Megatron-LM, but these need kernels of Apex or Transformer Engine.
+    # Disables fused kernels that Megatron-LM enables by default, because they need Apex or Transformer Engine.
     found |= dict.fromkeys(("--no-persist-layer-norm", "--no-gradient-accumulation-fusion"), True)
     found |= dict.fromkeys(("--no-masked-softmax-fusion", "--no-rope-fusion", "--attention-softmax-in-fp32"), True)
     on_cpu = devices.device_kind(job) == "cpu"

@@ -1,5 +1,6 @@
 """Predicts by the closed-form memory model which layouts may run out of memory. Before such a layout runs, a shadow run
-(without a GPU) checks it. A shadow is composed of parts that several layouts share."""
+(without a GPU) checks it. A shadow is composed of traces of small jobs, which several layouts share
+(shadow_parts.py)."""
 
 import contextlib
 import time

@@ -15,7 +15,7 @@ from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.newer import Flags, of_catalog
 from kb.records import Job, Value
 
-_OF_DTYPES = "--use-precision-aware-optimizer"  # Megatron-LM refuses these dtypes without it
+_OF_DTYPES = "--use-precision-aware-optimizer"  # without this flag, Megatron-LM rejects the dtypes in _DTYPES
 _DTYPES = ("--main-grads-dtype", "--main-params-dtype")
 PROGRAM = "megatron-lm"  # the program whose arguments are in line/arguments
 _DATA = ("--data-path", "--data-args-path", "--per-split-data-args-path", "--train-data-path", "--mock-data")

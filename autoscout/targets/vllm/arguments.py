@@ -50,7 +50,7 @@ def engine_arguments_of(job: Job) -> Callable[[Configuration], dict[str, Any]]:
                 arguments.setdefault(argument, {})[inner[0]] = value
             else:
                 arguments[argument] = value * _MIB if name == "kv_cache_mib" else value
-        if of_guesses and "spec" not in configuration.knobs:  # the line's speculative method is not a value of the knob
+        if of_guesses and "spec" not in configuration.knobs:  # the space has no knob for the line's speculative method
             arguments["speculative_config"] = of_guesses
         elif "speculative_config" in arguments:
             arguments["speculative_config"] |= _guessing(job, configuration.knobs)

@@ -48,8 +48,8 @@ _GO_WITH = {
 
 
 def kept_arguments(job: Job) -> dict[str, Any]:
-    """Returns the line's engine arguments that have no knob, by vLLM's names. Without an installed vLLM, only further
-    fields of nested settings are returned, of which knobs set some fields."""
+    """Returns the line's engine arguments that have no knob, by vLLM's names. Without an installed vLLM, the names of
+    its arguments are unknown, so only nested settings in which some knob sets a field are returned."""
     installed = version_of(job) if job.launch.current else None
     in_part = {name for k in shipped("vllm").knob for name, dot, _ in [k.sets.partition(".")] if dot}
     known = installed.arguments if installed else in_part
@@ -135,9 +135,9 @@ def _with_numbers_given(catalog: Catalog, job: Job, given: Mapping[str, list[str
 
 
 def _with_words_given(catalog: Catalog, job: Job, given: Mapping[str, list[str]]) -> tuple[Catalog, dict[str, str]]:
-    """Returns (catalog, knobs that the line determines). The line determines a knob if the line's text is not one of
-    the knob's values, since each of the knob's values would serve a different model. A knob that the job fixes to the
-    line's text gets this text as a value."""
+    """Returns (catalog, knobs that the line determines). If the line gives a knob a text that is not among the knob's
+    values, the line determines the knob, because any of the knob's values would serve a different model. If the job
+    fixes this knob, the text is added to the knob's values instead."""
     attributes, decided, knobs = attributes_of(job), dict[str, str](), []
     for knob in catalog.knob:
         word = "".join(given.get(flag_of(knob.sets), []))

@@ -47,7 +47,7 @@ class Server:
         while True:
             outcome = self._run(experiment.resolve(), began, began + timeout_s, stopping)
             if _TAKEN not in outcome.output or stopping() or time.monotonic() > began + timeout_s:
-                return outcome  # a different program has taken the port
+                return outcome  # otherwise a different program has taken the port: try again
 
     def _run(self, experiment: Path, began: float, deadline: float, stopping: Callable[[], bool]) -> RunOutcome:
         given = json.loads(experiment.read_bytes())

@@ -136,7 +136,7 @@ def arguments(flags: dict[str, Any]) -> dict[str, Any]:
         if name in found:
             found[name] = _DTYPES[found[name]]
     if found.get("virtual_pipeline_model_parallel_size") is None:
-        # Megatron-LM allows these only in interleaved schedules
+        # Megatron-LM allows both settings only in interleaved schedules.
         found["overlap_p2p_comm"] = found["align_param_gather"] = False
     if found.get("position_embedding_type") != "rope":
         found["apply_rope_fusion"] = False
@@ -155,8 +155,8 @@ def transformer(given: dict[str, Any], on_cpu: bool) -> TransformerConfig:
     overlap = config["overlap_p2p_comm"]
     communication = config["cp_comm_type"]
     config |= {
-        # As in Megatron-LM, except with gloo, which may still be sending a tensor when the tensor is freed, so that
-        # losses are silently wrong.
+        # Megatron-LM always sets this. With gloo, a tensor could be freed while it is still being sent, which silently
+        # causes wrong losses.
         "deallocate_pipeline_outputs": not (on_cpu and overlap),
         "batch_p2p_comm": not overlap,
         "params_dtype": dtype,

@@ -9,7 +9,8 @@ import cpu_shim
 import for_each
 import offloaded
 import torch
-import torch._dynamo.polyfills.loader  # before the patches, because it uses functions as keys
+# imported before the patches, because it has a dictionary with torch's functions as keys
+import torch._dynamo.polyfills.loader
 import torch.distributed as dist
 from fused_layers import NormFunction
 from watch import watch
@@ -21,7 +22,8 @@ def before_megatron() -> None:
     cpu_shim.before_megatron()
     tensor.matmul = product  # undoes cpu_shim's replacement, which copies matrices; a GPU needs no such copy
     cuda: Any = torch.cuda
-    state = torch.get_rng_state()  # the state of the real generator, since a fake tensor cannot be restored as a state
+    # the real generator's state, read before tensors are fake, because a fake tensor is no valid state
+    state = torch.get_rng_state()
     cuda.get_rng_state = cuda.random.get_rng_state = lambda *args, **kwargs: state
     cuda.set_rng_state = cuda.manual_seed = cuda.set_device = cuda.empty_cache = lambda *args, **kwargs: None
     cuda.is_current_stream_capturing = lambda: False

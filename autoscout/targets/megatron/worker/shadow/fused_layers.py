@@ -15,12 +15,13 @@ _PLACEHOLDERS: dict[Any, torch.Tensor] = {}
 
 
 class Settings:
-    """Properties of the replaced modules. `flash`: use flash-attn 2 instead of cuDNN's fused attention. `splits`:
-    number of accumulators of flash's deterministic backward pass. `fp8`: GEMMs in 8 bits. `once`: the placeholder for a
-    fused weight gradient is allocated only once (since 2.5)."""
+    """Properties of the replaced modules. `flash`: whether attention uses flash-attn 2 instead of cuDNN's fused kernel.
+    `multiprocessors`: the device's number of SMs if flash's backward pass is deterministic, else 0; determines its
+    number of accumulators. `fp8`: whether GEMMs use 8 bits. `once`: whether the placeholder for a fused weight gradient
+    is allocated only once (since Transformer Engine 2.5)."""
 
     flash = True
-    multiprocessors = 0  # the device's, for a deterministic backward pass; else 0
+    multiprocessors = 0
     fp8 = False
     once = True
 
