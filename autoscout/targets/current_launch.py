@@ -129,8 +129,8 @@ def configuration(
     if not other:
         return nearest, []
     moved = listed([f"{flag} {' '.join(_words(there.get(flag, 'left out')))}" for flag in other])
-    # If the nearest configuration agrees with all flags of the line, the invalid value is a default, so all knobs are
-    # explained.
+    # If the nearest configuration agrees with all flags of the line, the invalid value is a default, so defaults are
+    # explained, too.
     of_line = decided if any(flag in given for flag in other) else wanted
     asked = {name: wanted[name] for name in of_line if nearest.knobs.get(name) != wanted[name]}
     found_wrong = [violation.sentence for violation in explain(space, asked, nearest).violations]

@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from autoscout.targets.tracing import ShadowAsked
 
 GROUP = "autoscout.targets"
-LEAST_ITERATIONS = 2  # minimum per run, however long they take
+LEAST_ITERATIONS = 2  # minimum number of iterations per run, regardless of the time limit
 
 
 class Target:
     name: str = ""
     tasks: tuple[str, ...] = ("pretrain", "finetune", "serve")
     about: str = ""  # description in one line
-    designs: bool = False  # tunes designs of clusters that do not exist yet, so nothing can be measured
-    needs_model: bool = False  # jobs must describe a model and its traffic
+    designs: bool = False  # whether the target tunes designs of future clusters, which cannot be measured
+    needs_model: bool = False  # whether jobs must describe a model and its traffic
     proven: str = ""  # where and with which versions the target was tested; "" if untested
     preset: str = ""  # default preset (line/frameworks) for reading the logs of runs
     packages: tuple[str, ...] = ()  # packages needed in the target's interpreter
     how: str = ""  # how to install the packages
-    asked_for: bool = False  # `init` creates a job of this target from a launch line only on request
+    asked_for: bool = False  # whether `init` creates a job of this target only if the user names the target
 
     def installed(self) -> dict[str, str]:
         """Returns the versions of `packages` in our own interpreter."""

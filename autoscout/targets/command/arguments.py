@@ -193,7 +193,7 @@ def currently(job: Job) -> dict[str, Value]:
         on, off = switch(entry.sets)
         if value is None and isinstance(entry.values, list) and set(entry.values) == {True, False}:
             set_ = off or on.endswith("=") or not is_flag(entry.sets)
-            value = None if set_ else False  # if the command lacks an on/off switch, the program's default applies
+            value = None if set_ else False  # a switch without an off-flag is off if it is absent
         if value is not None:
             found[entry.name] = value
     return found

@@ -36,7 +36,7 @@ class MetricReader:
         self._counted = 0.0
         self._step: bytes | None = None
         self._number: int | None = None  # number of the last step, if the log has step numbers
-        self._together = 0  # number of steps since `_last` that have no time yet
+        self._together = 0  # number of steps since the time `_last` whose duration is not known yet
         self.values: list[float] = []
 
     def read(self, text: bytes, at: float) -> None:

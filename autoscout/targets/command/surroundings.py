@@ -103,7 +103,7 @@ def python_of(job: Job, started: Started) -> str:
     found = (interpreter.of_program(word, environment["PATH"]) for word in words)
     if python := next(filter(None, found), ""):
         return python
-    # root of the virtual environment; only its bin/python is used, because a launcher's folder may be a different one
+    # The root of the launcher's virtual environment, if it is in one. Any other folder may have an unrelated `python`.
     root = Path(program).parent.parent
     if (root / "bin/python").is_file() and ((root / "pyvenv.cfg").is_file() or (root / "conda-meta").is_dir()):
         return str(root / "bin/python")

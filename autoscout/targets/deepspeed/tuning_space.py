@@ -77,8 +77,8 @@ def template(stage: int, hidden: int = 0) -> Config:
 
 
 def replaced(config: Config, by: Mapping[str, Any]) -> Config:
-    """Returns `config` with values replaced by those of `by`. The value None deletes a name (its first occurrence in
-    each branch)."""
+    """Returns `config` with values replaced by those of `by`. The value None deletes the name: at the top level if it
+    exists there, else in nested objects."""
     found = dict(config)
     for name, value in by.items():
         if value is None:

@@ -204,7 +204,8 @@ def _model(model: Model) -> Flags:
             "--num-experts": model.experts,
             "--moe-router-topk": model.topk,
             "--moe-ffn-hidden-size": model.expert_ffn,
-            # No load balancing, because it would make losses depend on how the batch is split.
+            # No load balancing, and no limit on tokens per expert: both would make losses depend on how the batch is
+            # split.
             _BALANCING: "none",
             "--moe-router-dtype": "fp32",
         }

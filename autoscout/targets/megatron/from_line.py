@@ -104,7 +104,7 @@ def model_of_line(line: Line) -> tuple[dict[str, Any], list[str]]:
     flags, notes = _out_of_shell(line).program.flags, list[str]()
     if found := unmodelled(flags):
         raise AutoscoutError(f"no simulator models {listed(found)}", 2)
-    # --vocab-size may be missing, but 0 means an image model, which has no [model].
+    # If --vocab-size is given, it must not be 0, which is the vocabulary of an image model.
     needed = [*list(_SHAPE.values())[:3], *(["--vocab-size"] if "--vocab-size" in flags else [])]
     if any(not whole_number(flags, flag) for flag in needed):
         return {}, []

@@ -77,7 +77,7 @@ def _looks_like_one(path: Path) -> bool:
 
 
 class _Run:
-    """A run in a log."""
+    """The arguments, results and failure of one run, as read from a log."""
 
     def __init__(self, arguments: dict[str, str]) -> None:
         self.arguments = arguments

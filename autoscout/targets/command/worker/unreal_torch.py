@@ -47,7 +47,7 @@ class ScriptWatch(Watch):
     """A watch that ignores results that are not tensors."""
 
     def see(self, tensor: Any, tag: str) -> None:
-        if isinstance(tensor, torch.Tensor):  # a flattened DTensor also has its mesh
+        if isinstance(tensor, torch.Tensor):  # the parts of a DTensor include its mesh, which is not a tensor
             super().see(tensor, tag)
 
 
@@ -269,7 +269,7 @@ def _loaders() -> None:
 
 
 def _values() -> None:
-    """Disables operations that need real values, such as checks for non-finite gradients, and checkpoints."""
+    """Disables operations that need real values: the check for non-finite gradients and the writing of checkpoints."""
     scaler: Any = importlib.import_module("torch.amp.grad_scaler").GradScaler
     scaler._maybe_opt_step = lambda self, optimizer, state, *args, **kwargs: optimizer.step(*args, **kwargs)
     torch.save = lambda *args, **kwargs: None  # type: ignore[assignment]

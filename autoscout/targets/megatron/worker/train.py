@@ -70,7 +70,7 @@ def load(device: str) -> None:
     import building  # noqa: F401 - imports everything used of Megatron
 
     with contextlib.suppress(ImportError):
-        import megatron.core.models.mimo  # noqa: F401 - from 0.19 on, each rank's optimizer would import it
+        import megatron.core.models.mimo  # noqa: F401 - else the optimizer of each rank imports it (since 0.19)
 
     if device == "cpu":
         cpu_shim.after_megatron()

@@ -9,8 +9,7 @@ import cpu_shim
 import for_each
 import offloaded
 import torch
-# imported before the patches, because it has a dictionary with torch's functions as keys
-import torch._dynamo.polyfills.loader
+import torch._dynamo.polyfills.loader  # before the patches, since torch's original functions are keys in it
 import torch.distributed as dist
 from fused_layers import NormFunction
 from watch import watch

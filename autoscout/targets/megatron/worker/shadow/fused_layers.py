@@ -321,7 +321,7 @@ def _flash_scratch(ctx: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
 
 
 def _exchanged(tensors: tuple[Any, ...], group: Any) -> None:
-    """Exchanges heads for tokens between ranks, or tokens for heads. Tensor sizes do not change."""
+    """All-to-all between a split by tokens and a split by heads. Tensor sizes do not change."""
     for t in tensors:
         dist.all_to_all_single(torch.empty_like(t), t, group=group)
 
@@ -349,7 +349,7 @@ class RotaryFunction(Function):
 
 
 class MovedFunction(Function):
-    """Sorts, repeats or merges rows by one kernel, which saves a map of row positions."""
+    """Sorts, repeats or merges rows by one kernel, as for tokens of experts."""
 
     @staticmethod
     def forward(ctx: Any, t: Any, shape: tuple[int, ...]) -> Any:
@@ -364,8 +364,8 @@ class MovedFunction(Function):
 
 
 class CrossEntropyFunction(Function):
-    """Cross entropy over vocabulary shards. The gradient overwrites the logits, and three numbers per token are reduced
-    over the ranks."""
+    """Cross entropy over vocabulary shards. The gradient overwrites the logits. Each rank gathers three numbers per
+    token from all ranks."""
 
     @staticmethod
     def forward(ctx: Any, logits: Any, target: Any, group: Any) -> Any:
@@ -394,6 +394,6 @@ class CausalSoftmax:
 
     @staticmethod
     def backward(grad: Any, probabilities: Any, scale: Any) -> Any:
-        """The result overwrites the gradient."""
+        """Returns `grad` itself, because the real kernel overwrites it with its result."""
         watch.kernel("softmax backward", tuple(grad.shape))
         return grad

@@ -44,7 +44,8 @@ class Watch(TorchDispatchMode):
         self.chunk = 0  # the chunk of an interleaved pipeline that is running
         self.of_chunks: defaultdict[int, tuple[Counter, Counter]] = defaultdict(lambda: (Counter(), Counter()))
         self.names: dict[str, str] = {}  # process group's name in torch → in Megatron
-        self.scratch: dict[str, Any] = {}  # operator → its temporary allocations, given its first tensor
+        # operator → function from its first tensor to a temporary tensor of its GPU kernel
+        self.scratch: dict[str, Any] = {}
         self.selected = 1.0  # fraction of elements that a mask selects
         self._fused = 0
         self._pending: list[tuple[Any, int, str, str]] = []
