@@ -124,7 +124,7 @@ def recognised(line: Line) -> str:
     unread = (name for name, known in possible.items() if _unread(line, known, flags))
     name = next(called, "")
     if not name or (possible[name].overrides and not line.settings_files):
-        # of several frameworks with the same program, prefer the one that is configured by flags
+        # If several frameworks have the same program, prefer the one whose settings are flags of the line.
         name = next(alike, name)
     if name:
         return name

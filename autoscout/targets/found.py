@@ -41,7 +41,7 @@ class RowSource(msgspec.Struct, frozen=True, kw_only=True):
     columns: list[str]
     rows: Iterator[Row]
     meaning: Mapping[str, str] = {}
-    simulated: bool = False  # the rows are stored as predictions rather than measurements
+    simulated: bool = False  # whether the rows are stored as predictions rather than measurements
     digest: str = ""  # identifies the rows; if "", the files are hashed instead
 
 

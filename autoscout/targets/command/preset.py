@@ -199,7 +199,8 @@ class Preset(Framework, frozen=True, kw_only=True):
 
 
 def preset_of(job: Job) -> Preset:
-    """Returns the job's preset, by default its target's. Errors: AutoscoutError (exit 2) for an unknown name."""
+    """Returns the preset that the job names; if it names none, the default preset of its target. Errors: AutoscoutError
+    (exit 2) for an unknown name."""
     if not job.launch.script:
         own = target_of(job).preset
         return preset(own) if own else Preset()

@@ -14,7 +14,7 @@ from kb import door
 from kb.records import MetricSource
 
 MOST = 100_000  # maximum number of values per metric
-_LONGEST = 2**16  # searched bytes of a line
+_LONGEST = 2**16  # maximum number of bytes of a line that are searched
 _PIECE = 2**20
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _ENDS = re.compile(rb"[\r\n]")

@@ -35,7 +35,7 @@ for name in NAMES:
 print(json.dumps(found))
 """
 _WORD = re.compile(r"[\w./-]+")
-# The first word of each command in a script, after variable assignments.
+# Matches the first word of each command in a shell script, after shell keywords and variable assignments.
 _STARTS = re.compile(
     r"(?:^|[;&|(\n])\s*(?:(?:do|then|else|until|while|if|exec|time|nohup)\s+|\w+=\S*[ \t]+)*"
     r"([A-Za-z_./][\w./-]*)(?=[\s;&|)]|$)"

@@ -28,7 +28,7 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 _PRINTED = re.compile(r"json = (\{.*?\n\})", re.DOTALL)
 _PREFIX = re.compile(r"^\[[^\n\]]*\] \[[A-Z]+\] \[[^\]]*\] ?", re.MULTILINE)
 _COMPILED = "TORCH_EXTENSIONS_DIR"
-_SEARCHED_BYTES = 2**22  # searched bytes of a log
+_SEARCHED_BYTES = 2**22  # maximum number of bytes of a log that are searched
 _COMPARED = (MICRO, STEPS, STAGE)
 INFO = "profile_model_info"
 

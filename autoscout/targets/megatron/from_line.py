@@ -100,7 +100,7 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
 
 
 def model_of_line(line: Line) -> tuple[dict[str, Any], list[str]]:
-    """Like `Target.model_of_line`."""
+    """Returns ([model] from the line's flags, notes), as `Target.model_of_line`."""
     flags, notes = _out_of_shell(line).program.flags, list[str]()
     if found := unmodelled(flags):
         raise AutoscoutError(f"no simulator models {listed(found)}", 2)

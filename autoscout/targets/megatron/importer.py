@@ -46,7 +46,7 @@ _ONLY_WITH = {
 }
 _DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.uint8": "fp8"}
 _OFF = ("None", "False", "", "fp32", "torch.float32")
-_BATCH = "--global-batch-size"  # in fine-tuning it depends on packing, so it is compared separately
+_BATCH = "--global-batch-size"  # compared separately, because in fine-tuning it depends on packing
 MEANING = {"step_time_s": "step_time_s@s", "tokens_per_s": "tokens_per_s", "peak_memory_gib": "peak_memory_gib@gib"}
 
 

@@ -14,7 +14,7 @@ from kb.records import Value
 Way = Literal["guide", "dp first"]
 
 _LONG = 8_192  # sequence length from which context parallelism is worth its communication
-_MOST_TP = 8  # the maximum in published recipes, even if NVLink joins 72 devices
+_MOST_TP = 8  # maximum tensor parallel degree, as in published recipes even for 72 devices joined by NVLink
 # layers per virtual stage in NVIDIA's recipes: fewer cause more communication, more cause a longer bubble
 _PER_CHUNK = 4
 _AGAIN = ("none", "selective", "full")

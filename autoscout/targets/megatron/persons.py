@@ -21,7 +21,7 @@ PROGRAM = "megatron-lm"  # the program whose arguments are in line/arguments
 _DATA = ("--data-path", "--data-args-path", "--per-split-data-args-path", "--train-data-path", "--mock-data")
 # Megatron-LM's defaults that our experiments replace by different values.
 _DEFAULTS: Flags = {"--attention-dropout": 0.1, "--hidden-dropout": 0.1}
-_MORE = 10  # extra iterations that running/worker/ending.py may count as warm-up
+_MORE = 10  # number of extra iterations, since running/worker/ending.py may lengthen the warm-up
 NULL_TOKENIZER = "NullTokenizer"
 
 

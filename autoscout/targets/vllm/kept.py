@@ -19,13 +19,15 @@ from autoscout.targets.vllm.installed import version_of
 from autoscout.targets.vllm.line_flags import count_of, flag_of, flags_of, given_flags, setting_of
 from kb.records import Job, Value, content_hash
 
-# Arguments that the job or an experiment determines.
+# Arguments that are not kept, because the job or an experiment determines them.
 _OURS = {"model", "max_model_len", "headless", "uds", "data_parallel_size_local"}
-RAY = ("distributed_executor_backend", "data_parallel_backend")  # "ray" or not, depending on the configuration's nodes
+# AutoScout itself sets these to "ray" if a configuration needs several nodes
+RAY = ("distributed_executor_backend", "data_parallel_backend")
 # Engine arguments that only exports have: names that clients use, logging, prompts as text.
 _EXPORTED = {"served_model_name", "tokenizer", "seed", "disable_log_stats"}
 _RELEASE = re.compile(r"vllm[\w-]*:v?(\d+\.\d+\.\d+)")  # the release in the tag of an image
-_SAME = {"auto", "bfloat16", "float32", "float"}  # values that mean the job's own dtype
+# values of --dtype that are not kept, because AutoScout sets the dtype of the model
+_SAME = {"auto", "bfloat16", "float32", "float"}
 # Settings without a knob of their own that determine a knob's value.
 _DECIDES = {
     "kv_cache_memory_bytes": "gpu_memory_utilization",

@@ -52,7 +52,8 @@ def not_starting(job: Job) -> Iterator[str]:
     tp, pp, dp = (
         count_of("".join(given.get(f"--{of}-parallel-size", []))) or 1 for of in ("tensor", "pipeline", "data")
     )
-    weights = known["weights_gib"] - known["expert_gib"] * (1 - 1 / dp)  # engines share the experts
+    # data parallel engines split the experts among them
+    weights = known["weights_gib"] - known["expert_gib"] * (1 - 1 / dp)
     width = KV_BYTES.get("".join(given.get("--kv-cache-dtype", [])), known["dtype_bytes"])
     tokens = known["layers"] * reach - known["windowed_layers"] * max(reach - known["window"], 0)
     heads = 1 if job.model.latent else min(tp, known["kv_heads"])

@@ -157,7 +157,7 @@ def _really(function: Any) -> Any:
 
 def _data_parallel(watch: ScriptWatch) -> None:
     wrapped: Any = data_parallel.DistributedDataParallel
-    # These functions read tensor values.
+    # Disables functions that read tensor values.
     data_parallel._verify_param_shape_across_processes = lambda *args, **kwargs: None  # type: ignore[assignment]
     data_parallel._sync_module_states = lambda *args, **kwargs: None  # type: ignore[assignment]
     make, buckets = wrapped.__init__, wrapped._ddp_init_helper

@@ -56,7 +56,7 @@ _GROUPS = (
     *("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size"),
     *("hierarchical_context_parallel_sizes", "num_distributed_optimizer_instances"),
 )
-PACKED = "packed.jsonl"  # targets/megatron/finetuning.py's name for a file with packed samples
+PACKED = "packed.jsonl"  # name of a data file with packed samples, as in targets/megatron/finetuning.py
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.uint8}
 _OFF = {
     "no_overlap_p2p_communication": "overlap_p2p_comm",
@@ -187,7 +187,7 @@ def ddp(given: dict[str, Any]) -> DistributedDataParallelConfig:
         "pad_buckets_for_high_nccl_busbw": given.get("ddp_pad_buckets_for_high_nccl_busbw", False),
     }
     if config.get("use_megatron_fsdp"):
-        config["use_custom_fsdp"] = True  # as in Megatron-LM, which accepts both names
+        config["use_custom_fsdp"] = True  # as in Megatron-LM, in which both names mean the same setting
     return DistributedDataParallelConfig(**config)
 
 

@@ -29,7 +29,7 @@ from course import Course
 
 _CONTEXT_GIB = 0.6
 _phase = "import"
-_courses: list[Course] = []  # the last one is current
+_courses: list[Course] = []  # the runs of this process; the last one is the current run
 _entered: dict[str, float] = {}  # monotonic start time of each phase
 _before: dict[str, float] = {}  # GiB used on this rank's device before its first allocation
 

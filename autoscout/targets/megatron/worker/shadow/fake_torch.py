@@ -21,7 +21,7 @@ def before_megatron() -> None:
     cpu_shim.before_megatron()
     tensor.matmul = product  # undoes cpu_shim's replacement, which copies matrices; a GPU needs no such copy
     cuda: Any = torch.cuda
-    # the real generator's state, read before tensors are fake, because a fake tensor is no valid state
+    # The state of the real generator. It is read now, because a generator's state cannot be set from a fake tensor.
     state = torch.get_rng_state()
     cuda.get_rng_state = cuda.random.get_rng_state = lambda *args, **kwargs: state
     cuda.set_rng_state = cuda.manual_seed = cuda.set_device = cuda.empty_cache = lambda *args, **kwargs: None
