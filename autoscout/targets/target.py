@@ -208,7 +208,7 @@ class Target:
         predicted. Errors: AutoscoutError (exit 2) if the engine does not support it, or no device is free."""
         raise AutoscoutError(f"target = '{self.name}' cannot run on one device yet; only Megatron-core can", 2)
 
-    # ---- a design of what is not built yet ------------------------------------------------------------------------
+    # ---- designs of future clusters -------------------------------------------------------------------------------
 
     def outcomes(self, job: Job, columns: "Columns") -> "Mapping[str, np.ndarray]":
         """Returns metric → (n,) values for n designs. Errors: AutoscoutError (exit 2) if the target has no table of

@@ -248,7 +248,8 @@ def unused(job: Job) -> list[str]:
 
 
 def while_measured(now: ValueOf, preset: Preset) -> dict[str, Value]:
-    """Returns the settings in which experiments differ from the user's own launch."""
+    """Returns the settings that experiments change in the user's own launch, such as fewer iterations and no
+    checkpoints."""
     there = {sets: value for sets, value in preset.where_said.items() if now(sets) is not None}
     return {**preset.measuring, **there}
 

@@ -47,7 +47,7 @@ def job_of(line: Line) -> dict[str, Any]:
     name = recognised(line)
     known = preset(name) if name else Preset()
     unread = in_a_container(line, known)
-    if unread and known.batch:  # the unread file may set the batch size
+    if unread and known.batch:  # the file is in a container and cannot be read, but it may set the batch size
         known = replace(known, batch=replace(known.batch, by_itself=True))
     line, settings = with_settings(line, known, unread)
     line, copies, inside = with_copies(line, known)
@@ -163,7 +163,8 @@ def job_of(line: Line) -> dict[str, Any]:
 
 
 def _waiting(line: Line, notes: list[str]) -> Line:
-    """The line without the flag that submits a job and returns at once, because an experiment ends with its command."""
+    """Returns the line without the flag that makes a submitting command return at once. An experiment ends when its
+    command ends, so the command must wait for its job."""
     submits = line.words.index("--") if "--" in line.words else 0
     if _NO_WAIT not in line.words[:submits]:
         return line

@@ -100,7 +100,7 @@ def samples_of_a_step(now: ValueOf, known: Preset, counts: list[int]) -> int:
         return flag
     if any(isinstance(knobs[name], str) for name in changing):  # a shell variable such as $MBS
         return 0
-    dp = knobs.get("dp")  # a settings file may give the number of replicas
+    dp = knobs.get("dp")  # number of data parallel replicas, if a settings file gives it
     replicas = dp if isinstance(dp, int) else max(sum(counts) // apart(now, known), 1)
     here = math.prod(int(knobs[name] or 1) for name in changing) * replicas
     return here * (flag if isinstance(flag, int) and not whole else 1)

@@ -208,7 +208,8 @@ def wants_model_info(config: Config) -> bool:
 
 
 def _known_of_model(job: Job, config: Config, found: Autotuning) -> tuple[int, int, float, bool]:
-    """Returns (parameters, activation bytes per sample, device memory in bytes, half precision); 0 if unknown."""
+    """Returns (number of parameters, activation bytes per sample, device memory in bytes, whether training is in half
+    precision). Unknown numbers are 0."""
     info, known = found.model_info or {}, attributes_of(job)
     half = modelled.in_half(job, config)
     params = int(info.get("num_params") or (known["params"] if known["cuda"] else 0))

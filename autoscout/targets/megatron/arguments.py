@@ -120,8 +120,9 @@ def as_installed(flags: Flags, environment: Mapping[str, str]) -> Flags:
 
 
 def missing(flags: Flags, own_line: bool, checkout: bool) -> list[str]:
-    """Returns what the user still has to add to the flags. `own_line`: whether the user has a launch line, since it
-    defines more than the model's sizes. `checkout`: whether the flags were checked with the user's own Megatron-LM."""
+    """Returns what the user still has to add to the flags. `own_line`: whether the user has a launch line. (Such a line
+    also has the flags that the model's sizes do not imply.) `checkout`: whether the flags were checked with the user's
+    own Megatron-LM."""
     given = set(flags) | ({"--data-path"} if "--mock-data" in flags else set())
     given |= {"--train-iters"} if "--train-samples" in flags else set()
     found = [text for flag, text in _MISSING.items() if flag not in given]
@@ -221,7 +222,7 @@ def _model(model: Model) -> Flags:
 
 def _latent(latent: Latent) -> Flags:
     """Returns the flags for latent attention. DeepSeek's norms of the latent vectors are QK norms in Megatron. Rotary
-    embeddings are not fused, because Megatron calls its kernel for that experimental
+    embeddings are not fused, because Megatron declares the fused kernel for latent attention to be experimental
     (core/transformer/transformer_config.py)."""
     queries: Flags = {"--q-lora-rank": latent.q_lora_rank} if latent.q_lora_rank else {}
     return {

@@ -18,7 +18,7 @@ from autoscout.targets.tracing import ShadowAsked
 from kb.records import AutoscoutError, Configuration, Job
 from kb.store import default_path
 
-# Knobs that hardly change start-up or peak memory.
+# Knobs that hardly affect start-up or peak memory, so that configurations which differ only in these share a shadow.
 _NOT_OF_LAYOUT = ("ddp_bucket", "tp_comm", "overlap_grad", "overlap_param", "overlap_p2p", "tp_comm_overlap")
 
 
@@ -33,8 +33,8 @@ def doubts(job: Job, kb: Path | None = None) -> Doubts:
         return 1.0 if np.isnan(probability) else probability
 
     def traced(configuration: Configuration, name: str, stopping: Stopping) -> Shadow:
-        """Returns a stored trace of the whole layout, else a shadow composed of parts (which later layouts can share),
-        else a new trace of the whole layout."""
+        """Returns a stored trace of the whole layout, else a shadow composed of traces of small jobs (which later
+        layouts can share), else a new trace of the whole layout."""
         known = kb or default_path()
         until = time.monotonic() + LIMIT_S
         with contextlib.suppress(AutoscoutError):

@@ -39,8 +39,8 @@ def persons_flags(job: Job) -> Flags:
 
 
 def _of_allowed_knobs(job: Job) -> set[str]:
-    """Returns the flags of knobs that [space] names. Knobs that it does not name are not tuned, so the line's flags are
-    kept for them."""
+    """Returns the flags of knobs that [space] names. Other knobs are not tuned, so the line's flags are kept for
+    them."""
     named = {*job.space.allow, *job.space.fix, *job.space.limit}
     return {flag for name, knob in of_catalog().items() if name in named for flag in knob.sets.split(", ")}
 

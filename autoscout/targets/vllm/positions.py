@@ -82,8 +82,9 @@ def _published(job: Job) -> int:
 
 
 def _reach(folder: Path) -> int:
-    """Returns the maximum length in tokens; 0 if unknown. Some versions of vLLM multiply it by the scaling factor of
-    positions; in other versions, the stated length already includes this factor. The larger result is used."""
+    """Returns the maximum length of a request in tokens, from the model's config.json; 0 if unknown. Some versions of
+    vLLM multiply the stated length by the scaling factor of positions, others assume that it includes this factor.
+    Returns the larger result."""
     try:
         config = door.parsed_json((folder / "config.json").read_bytes())
     except (OSError, ValueError):

@@ -17,7 +17,7 @@ _STEADY = 1.1  # below this ratio, the queue certainly does not grow
 _MEANS = 1.5
 _LASTING = 2.0  # minimum duration of a load, in answer times, because the beginning of a burst may meet the limits
 _AT_LEAST = 0.5  # fraction of a load that must be answered before it can meet the limits
-FEWEST = 8  # number of answers needed to estimate the engine's rate
+FEWEST = 8  # minimum number of answers from which the engine's rate is estimated
 
 
 class SentRequest(NamedTuple):

@@ -9,7 +9,7 @@ import cpu_shim
 import for_each
 import offloaded
 import torch
-import torch._dynamo.polyfills.loader  # before the patches, since torch's original functions are keys in it
+import torch._dynamo.polyfills.loader  # before the patches, which replace functions that it uses as keys
 import torch.distributed as dist
 from fused_layers import NormFunction
 from watch import watch

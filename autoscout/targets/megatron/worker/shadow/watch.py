@@ -119,8 +119,8 @@ class Watch(TorchDispatchMode):
         self._moved(number, size)
 
     def resizes(self) -> None:
-        """Starts tracking resized storages. No operator resizes, but Megatron's CheckpointWithoutOutput frees outputs
-        in this way until they are recomputed, and FSDP frees and refills buffers."""
+        """Starts tracking storages that are resized without an operator: Megatron's CheckpointWithoutOutput frees
+        outputs by resizing them to 0 until they are recomputed, and FSDP frees and refills buffers."""
         storage: Any = torch.UntypedStorage
         resize, copy = storage.resize_, storage.copy_
 
