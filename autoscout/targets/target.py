@@ -1,9 +1,9 @@
 """The base class of targets, the engines that AutoScout can tune.
 
 Each target is a class in a subfolder or in an installed package, which registers it under the entry point group
-`autoscout.targets` (ours are registered likewise, in pyproject.toml). Only `name`, a catalog and `profiler` are
-required; the defaults of all other members suffice for a minimal target. Methods import lazily, so that `autoscout
-targets` need not wait for numpy."""
+`autoscout.targets` (AutoScout's own targets are registered in its pyproject.toml). Only `name`, a catalog and
+`profiler` are required; the defaults of all other members suffice for a minimal target. Methods import lazily, so that
+`autoscout targets` need not wait for numpy."""
 
 import contextlib
 import functools
@@ -64,7 +64,7 @@ class Target:
     # ---- the job --------------------------------------------------------------------------------------------------
 
     def metrics(self, job: Job) -> tuple[str, ...]:
-        """Returns the metrics that runs report; () for any."""
+        """Returns the metrics that runs report; () if runs may report any metric."""
         from autoscout.job.metrics import metrics_of_task
 
         return metrics_of_task(job.task)
@@ -285,8 +285,9 @@ class Target:
         return None
 
     def model_of_line(self, line: "Line") -> tuple[dict[str, Any], list[str]]:
-        """Returns ([model] from the flags of a line, notes), whatever the line's script is. [model] is {} without such
-        flags. Errors: AutoscoutError (exit 2) naming flags of a model that jobs cannot describe."""
+        """Returns ([model] from the flags of a line, notes), even if the line's script is unknown to the target.
+        [model] is {} without such flags. Errors: AutoscoutError (exit 2) naming flags of a model that jobs cannot
+        describe."""
         return {}, []
 
 

@@ -45,7 +45,7 @@ def of_accelerate(line: Line, folder: Path = Path()) -> dict[str, Any]:
 
 def apart_from_accelerate(line: Line, flag: str) -> Iterator[str]:
     """Yields a note if the line's `flag` (gradient accumulation steps) and accelerate's file disagree. Trainers use the
-    line's."""
+    value in the line."""
     name, given = flag.strip("-="), line.value(flag) if flag else None
     other = _accelerates(line, Path()).get(name)
     if given is not None and other is not None and str(other) != str(given):

@@ -76,7 +76,7 @@ def batch_problems(job: Job, line: Line, free: Mapping[str, bool]) -> Iterator[s
 
 
 def apart(now: ValueOf, known: Preset) -> int:
-    """Returns the number of ranks that share the same samples."""
+    """Returns the number of ranks that together process the same samples."""
     knobs = {knob.name: now(knob.sets) or knob.default for knob in known.knob}
     degrees = [knobs.get("tp"), knobs.get("pp"), *(now(known.line[name]) for name in _SHARING if name in known.line)]
     return math.prod(each for each in degrees if isinstance(each, int) and each > 0)

@@ -112,8 +112,8 @@ def flags(job: Job, configuration: Configuration) -> Flags:
 
 
 def as_installed(flags: Flags, environment: Mapping[str, str]) -> Flags:
-    """Returns the flags, plus flags that disable defaults of Megatron-LM that need packages which this environment
-    lacks (see environment.describe)."""
+    """Returns the flags, plus flags that disable Megatron-LM's defaults for which this environment (see
+    environment.describe) lacks a package."""
     if environment.get(_FUSION) != "no":
         return flags
     return {**flags, f"--no-{_FUSION}": True}

@@ -5,7 +5,7 @@ the value None or False also determine knobs.
 
 Each run is one measurement: the median of the logged iteration times, without the first iteration, which includes
 start-up. A table of arguments, or an iteration number that does not increase, starts a new run. A run that ended with
-an exception is a failure, however far it got. Warnings are ignored."""
+an exception is a failure, even if it logged iterations. Warnings are ignored."""
 
 import ast
 import re

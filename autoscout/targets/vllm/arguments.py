@@ -221,8 +221,8 @@ def why_not_made(job: Job) -> str:
 
 
 def _is_default(name: str, value: Value) -> bool:
-    """Whether a value stands for vLLM's default, which has no value on the command line, so that the argument is
-    omitted."""
+    """Whether a knob's value stands for vLLM's default. The argument is then omitted, because no value on the command
+    line means the default."""
     return (
         (name in ("spec", "quantization") and value == "none")
         or (name == "kv_offload" and not value)

@@ -28,8 +28,8 @@ def unpriced(job: Job) -> str:
 
 
 def not_had(line: Line) -> str:
-    """Returns the end of a sentence on arguments for serving something other than generated text; "" if there are
-    none."""
+    """Returns the end of a sentence on arguments of the line for other tasks than generating text, such as embeddings;
+    "" if there are none."""
     found = [*refused(PROGRAM, _by_names(line))]
     if not found:
         return ""

@@ -3,7 +3,7 @@
 The rules are those of v0.16.1 (training/arguments.py, core_transformer_config_from_args; training/training.py,
 get_model and get_megatron_optimizer_config): a field of TransformerConfig, DistributedDataParallelConfig or
 OptimizerConfig gets the argument of its own name, with a few exceptions. Some arguments are on unless a flag disables
-them, whatever the field's default. The rules are repeated here, because megatron-core's wheel has no
+them, even if the field is off by default. The rules are repeated here, because megatron-core's wheel has no
 `megatron/training`; tests compare them with Megatron-LM's own parser."""
 
 import dataclasses
