@@ -14,7 +14,7 @@ ENVIRONMENTS = (*CONTAINERS, *RUN_IN)
 # Options of `docker run` for interactive or background use, which experiments cannot use.
 _INTERACTIVE = ("-d", "--detach", "-it", "-ti", "-i", "-t", "--interactive", "--tty")
 _NAMED = ("--name", "--restart")
-_STARTS = {  # container program → its verbs and its option that mounts a folder
+_STARTS = {  # container program → (subcommands that start a container, option that mounts a folder)
     **dict.fromkeys(RUN, (("run",), "--volume={0}:{0}")),
     **dict.fromkeys(("apptainer", "singularity"), (("exec", "run"), "--bind={0}")),
     "enroot": (("start",), "--mount={0}:{0}"),

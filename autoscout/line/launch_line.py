@@ -122,7 +122,7 @@ class Line(msgspec.Struct, frozen=True, dict=True):
             return self.of([*self.words, *written(on, off, value)])
         given, equals, _ = self.words[at].partition("=")
         follows = not equals and given != off and self._has_value(at)
-        if plain(given) == name:  # keeps the line's spelling of the flag
+        if plain(given) == name:  # the same flag, perhaps with a different spelling, which is kept
             on = given + on[len(name) :]
         new = written(on, off, value)
         if equals and len(new) == 2:

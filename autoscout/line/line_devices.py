@@ -45,7 +45,7 @@ _FLAGS_OF_A_NODE = {
 # Programs that start a job's processes on all nodes when called once. bash is included because its script may do so.
 REACH_ALL = {"srun", "mpirun", "mpiexec", "deepspeed", "bash"}
 _BY_MPI = "--mpirun_hostfile"
-_ONE_PROCESS = (  # findings/accelerate-cpu-processes.sh
+_ONE_PROCESS = (  # reproduced by findings/accelerate-cpu-processes.sh
     "cluster: `accelerate launch --cpu` starts one process, whatever --num_processes is; for CPU ranks begin the "
     "line with torchrun --nproc-per-node"
 )

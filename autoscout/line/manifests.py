@@ -91,7 +91,7 @@ def _give(words: list[str]) -> str:
 
 
 def _loose(document: Any) -> Iterator[list[str]]:
-    """The arguments in a document without an image."""
+    """Yields the words of each `args` list in an object without an `image`."""
     inside = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
     if isinstance(document, dict) and "image" not in document and isinstance(document.get("args"), list):
         yield _words(document["args"])

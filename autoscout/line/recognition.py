@@ -23,11 +23,11 @@ class Framework(Strict, frozen=True, kw_only=True):
 
     Recognition: `recognises`: words that occur only in this framework's lines, such as a script, a module, or a program
     with its subcommand (`axolotl train`). `known_by`: patterns of flags; a line with matches for all of them belongs to
-    the framework, whatever the script's name. `unread`: the same for a script that is missing on this machine.
-    `unlike`: flags of similar programs, or patterns of their scripts' names; a line with one of them does not match.
-    `imports`: modules that a script found by `known_by` must import. `has`: settings that identify the framework in a
-    line's YAML file. `folder`: flags for the folder of the YAML files. `overrides`: settings are in a YAML file, and
-    arguments key=value override them. `launches`: further programs and subcommands that start a run.
+    the framework, whatever the script's name. `unread`: patterns of flags that suffice if the script is missing on this
+    machine. `unlike`: flags of similar programs, or patterns of their scripts' names; a line with one of them does not
+    match. `imports`: modules that a script found by `known_by` must import. `has`: settings that identify the framework
+    in a line's YAML file. `folder`: flags for the folder of the YAML files. `overrides`: settings are in a YAML file,
+    and arguments key=value override them. `launches`: further programs and subcommands that start a run.
 
     Devices: `starts_ranks`: the program starts all ranks of a node, as torchrun does. `by_accelerate`: the program
     starts ranks by accelerate. `ranks_need`: environment variable without which the program starts several ranks only
@@ -124,7 +124,7 @@ def recognised(line: Line) -> str:
     unread = (name for name, known in possible.items() if _unread(line, known, flags))
     name = next(called, "")
     if not name or (possible[name].overrides and not line.settings_files):
-        # of several frameworks with the same program, prefer the one that is configured by flags
+        # If several frameworks have the same program, prefer the one whose settings are flags of the line.
         name = next(alike, name)
     if name:
         return name

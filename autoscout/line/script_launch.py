@@ -41,12 +41,13 @@ _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 # Slurm's environment variables for the devices per node and for the number of nodes.
 _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
-_ALONE = ("python", "bash", "sh")  # programs that may also prepare a launch or read its results
+# programs whose lines may also prepare a launch or evaluate its results, so they are not certainly the launch
+_ALONE = ("python", "bash", "sh")
 _GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|(?:\$\([^)]*\)|[^\s|])+).*""")
-# suffixes and size limit (bytes) of scripts that another script may source
+# Suffixes of scripts that another script may source, and their maximum size in bytes.
 _READ_IN, _LARGEST = (".sh", ".bash", ".env"), 2**20
 _LOOP = re.compile(r"^[ \t]*for\s+(\w+)\s+in\s+([^;\n$`{]+)", re.MULTILINE)
-# Scripts append to these variables, so expansion starts from the variables' current values.
+# Scripts append to these variables, so their values in AutoScout's own environment are the initial values.
 _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
 
 

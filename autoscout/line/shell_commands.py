@@ -153,7 +153,8 @@ def _is(test: str) -> bool | None:
     if test.startswith("getopts "):
         return False
     found = _TEST.fullmatch(test)
-    # Parse the test inside a bracket: words() would drop a first word such as `eval`, a common name for a mode.
+    # Parse the test inside a bracket: words() would drop a first word such as `eval`, which scripts often use as the
+    # name of a mode.
     asked = words(f"[ {found[3]}")[1:] if found else []
     if found is None or any("$" in word for word in asked):
         return None

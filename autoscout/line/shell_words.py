@@ -21,10 +21,11 @@ _LINES = re.compile(r"(?:mapfile|readarray)\s+(?:-\w+\s+)*(\w+)\b.*", re.DOTALL)
 _ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](?::(\d+))?\}")  # all arguments of the script
 _SHIFT = re.compile(r"shift(?:\s+(\d+))?")
 _WITHIN = r"[^()]"
-for _ in range(3):  # three levels of nesting: `$(python -c "print(len(list()))")`
+for _ in range(3):  # three levels of nested parentheses, as in `$(python -c "print(len(list()))")`
     _WITHIN = rf"(?:[^()]|\({_WITHIN}*\))"
 _PRINTED = rf"\$\({_WITHIN}*\)|`[^`]*`"
-# Matches quoted text or a command substitution (which are kept), or else a redirection or the end of the command.
+# Matches quoted text or a command substitution, which are kept; also redirections and the end of the command, which are
+# removed.
 _SHELL = re.compile(
     rf"""("(?:\\.|[^"\\])*"|'[^']*'|\\.)|({_PRINTED})"""
     rf"""|(?:(?<!\S)\d+|&)?>(?:\s*>\({_WITHIN}*\)"""

@@ -13,7 +13,7 @@ _FEW = 0.02
 
 class Unset(msgspec.Struct, frozen=True):
     """A speed or memory flag that no knob sets. `since`: the first recorded release that has it; `words`: number of
-    words in its name or help text that suggest speed or memory."""
+    words in the flag's name or help text that suggest speed or memory."""
 
     flag: str
     takes: str

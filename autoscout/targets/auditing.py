@@ -18,7 +18,7 @@ from kb.records import AutoscoutError, Configuration
 
 DRAWN = 240
 _LIMIT_S = 600.0
-# kinds of violations that are not rules of the catalog; the audit does not test the engine for these
+# Kinds of violations that come from the space itself, not from a rule of the catalog. The audit does not test them.
 _WITHIN = ("domain", "inactive", "implied")
 _TRIES = 20
 # Words in the name or help text of flags that affect speed or memory.
@@ -132,8 +132,8 @@ def moved(answers: ValidationAnswers, known: Recorded, version: str, catalogs: s
 
 
 def draft(found: Audit, flags: Sequence[str]) -> str:
-    """Returns catalog entries (TOML) for flags without a knob, as knobs that a job must allow. Errors: AutoscoutError
-    (exit 2)."""
+    """Returns catalog entries (TOML) that add knobs for flags without a knob. These knobs are tuned only in jobs that
+    allow them. Errors: AutoscoutError (exit 2)."""
     known = {each.flag: each for each in found.unset}
     for flag in flags:
         if flag not in known:

@@ -21,7 +21,7 @@ Mapped = Callable[[Configuration], Mapping[str, object]]  # returns a configurat
 _SAME_RUN = "the same run as"  # text in the reason of each rule that excludes values without an effect
 _FOR_A_SHELL = re.compile(
     r"\$\(|`|\$\w+|\$\{\w+(?:\[[^\]]*\])?\}"
-)  # variables and substitutions of a shell, but not ${a.b}, a reference in some settings
+)  # matches shell variables and substitutions, but not ${a.b}, which refers to another setting
 
 
 def line_of(job: Job) -> Line:
@@ -96,7 +96,8 @@ def wished(space: Space, given: Flags, mapped: Mapped, usual: Mapping[str, Value
             } & given.keys()
             continue
         flags = [mapped(Configuration({**wanted, knob.name: value})) for value in knob.values]
-        # also compare with the flags without this knob, in case the knob has only one value
+        # The flags without this knob are also compared, because a knob with only one value has no other flags to
+        # compare with.
         others = [*flags, mapped(Configuration(wanted))]
         deciding = {flag for each in flags for flag in each if any(other.get(flag) != each[flag] for other in others)}
         heard, unheard = deciding & given.keys(), deciding - given.keys()
@@ -128,7 +129,8 @@ def configuration(
     if not other:
         return nearest, []
     moved = listed([f"{flag} {' '.join(_words(there.get(flag, 'left out')))}" for flag in other])
-    # If all flags of the line agree, a default made the configuration invalid.
+    # If the nearest configuration agrees with all flags of the line, the invalid value is a default, so defaults are
+    # explained, too.
     of_line = decided if any(flag in given for flag in other) else wanted
     asked = {name: wanted[name] for name in of_line if nearest.knobs.get(name) != wanted[name]}
     found_wrong = [violation.sentence for violation in explain(space, asked, nearest).violations]

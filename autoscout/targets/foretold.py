@@ -14,7 +14,7 @@ DOUBT = 0.1  # out-of-memory probability above which a configuration is shadowed
 SURE = 0.95  # out-of-memory probability above which the shadow replaces the experiment
 LIMIT_S = 60.0
 INTERRUPTED = 130
-IN_VAIN = 2  # after this many failed shadow runs, a session makes no more
+IN_VAIN = 2  # number of failed shadow runs after which a session makes no more
 
 Stopping = Callable[[], bool]
 

@@ -41,15 +41,15 @@ class RowSource(msgspec.Struct, frozen=True, kw_only=True):
     columns: list[str]
     rows: Iterator[Row]
     meaning: Mapping[str, str] = {}
-    simulated: bool = False  # the rows are stored as predictions rather than measurements
+    simulated: bool = False  # whether the rows are stored as predictions rather than measurements
     digest: str = ""  # identifies the rows; if "", the files are hashed instead
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
     """A reader for one file format. `recognizes`: whether a path seems to have the format. Readers are tried in the
     order of `rank`, since some formats are special cases of others. `read(path, job, space, part)`: `part` is the text
-    after the colon in `--reader NAME:PART`. `folders`: whether the reader reads whole folders; `has` decides which.
-    Errors of `read`: AutoscoutError (exit 2)."""
+    after the colon in `--reader NAME:PART`. `folders`: whether the reader reads whole folders, namely those for which
+    `has` returns True. Errors of `read`: AutoscoutError (exit 2)."""
 
     recognizes: Callable[[Path], bool]
     read: Callable[[Path, Job, Space, str], RowSource]

@@ -63,7 +63,8 @@ def catalog_of(job: Job) -> Catalog:
 
 
 def declared(job: Job) -> Catalog:
-    """Like `catalog_of`, but for the engine version that the catalog describes, whatever is installed."""
+    """Like `catalog_of`, but not adapted to the installed version: for the engine version that the catalog
+    describes."""
     kind = target_of(job)
     return extended(job, kind.catalog(job), kind.refuses_knob)
 

@@ -23,8 +23,8 @@ def total(space: Space, devices: Mapping[str, Value]) -> int:
 
 
 def first(space: Space, stated: dict[str, Value], advised: Iterator[dict[str, Value]]) -> Configuration:
-    """Returns the first advised configuration that is valid within the user's limits. Sparse knobs must have the
-    advised values; dense knobs take the nearest valid values."""
+    """Returns the first advised configuration that is valid within the user's limits. Knobs of kind "sparse" must have
+    the advised values. Other knobs may have different values, the nearest valid ones."""
     for wanted in advised:
         structure = {n: v for n, v in wanted.items() if n in space.knob and space.knob[n].kind == "sparse"}
         found = space.nearest({**stated, **all_devices(space), **wanted}, firm=firm(space, structure))

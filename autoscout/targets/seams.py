@@ -191,8 +191,9 @@ def _parsed(signature: str) -> inspect.Signature:
 
 
 def installed(python: list[str], package: str, module: str, needed: Sequence[str] = ()) -> tuple[bool, list[str]]:
-    """Returns (whether an interpreter imports the package as released, needed modules that are missing). A checkout, a
-    fork or a different folder with the package's name may report a release's version although its code differs."""
+    """Returns (whether the package that an interpreter imports is a published release, needed modules that are
+    missing). A checkout or a fork is no published release, because it may report a release's version although its code
+    differs."""
     given = {"NEEDED": [*needed], "PACKAGE": package, "MODULE": module}
     script = re.sub("|".join(given), lambda name: repr(given[name[0]]), _INSTALLED)
     found = probe([*python, "-c", script], " ".join(python))

@@ -1,9 +1,9 @@
 """The base class of targets, the engines that AutoScout can tune.
 
 Each target is a class in a subfolder or in an installed package, which registers it under the entry point group
-`autoscout.targets` (ours are registered likewise, in pyproject.toml). Only `name`, a catalog and `profiler` are
-required; the defaults of all other members suffice for a minimal target. Methods import lazily, so that `autoscout
-targets` need not wait for numpy."""
+`autoscout.targets` (AutoScout's own targets are registered in its pyproject.toml). Only `name`, a catalog and
+`profiler` are required; the defaults of all other members suffice for a minimal target. Methods import lazily, so that
+`autoscout targets` need not wait for numpy."""
 
 import contextlib
 import functools
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from autoscout.targets.tracing import ShadowAsked
 
 GROUP = "autoscout.targets"
-LEAST_ITERATIONS = 2  # minimum per run, however long they take
+LEAST_ITERATIONS = 2  # minimum number of iterations per run, regardless of the time limit
 
 
 class Target:
     name: str = ""
     tasks: tuple[str, ...] = ("pretrain", "finetune", "serve")
     about: str = ""  # description in one line
-    designs: bool = False  # tunes designs of clusters that do not exist yet, so nothing can be measured
-    needs_model: bool = False  # jobs must describe a model and its traffic
+    designs: bool = False  # whether the target tunes designs of future clusters, which cannot be measured
+    needs_model: bool = False  # whether jobs must describe a model and its traffic
     proven: str = ""  # where and with which versions the target was tested; "" if untested
     preset: str = ""  # default preset (line/frameworks) for reading the logs of runs
     packages: tuple[str, ...] = ()  # packages needed in the target's interpreter
     how: str = ""  # how to install the packages
-    asked_for: bool = False  # `init` creates a job of this target from a launch line only on request
+    asked_for: bool = False  # whether `init` creates a job of this target only if the user names the target
 
     def installed(self) -> dict[str, str]:
         """Returns the versions of `packages` in our own interpreter."""
@@ -64,7 +64,7 @@ class Target:
     # ---- the job --------------------------------------------------------------------------------------------------
 
     def metrics(self, job: Job) -> tuple[str, ...]:
-        """Returns the metrics that runs report; () for any."""
+        """Returns the metrics that runs report; () if runs may report any metric."""
         from autoscout.job.metrics import metrics_of_task
 
         return metrics_of_task(job.task)
@@ -208,7 +208,7 @@ class Target:
         predicted. Errors: AutoscoutError (exit 2) if the engine does not support it, or no device is free."""
         raise AutoscoutError(f"target = '{self.name}' cannot run on one device yet; only Megatron-core can", 2)
 
-    # ---- a design of what is not built yet ------------------------------------------------------------------------
+    # ---- designs of future clusters -------------------------------------------------------------------------------
 
     def outcomes(self, job: Job, columns: "Columns") -> "Mapping[str, np.ndarray]":
         """Returns metric → (n,) values for n designs. Errors: AutoscoutError (exit 2) if the target has no table of
@@ -285,8 +285,9 @@ class Target:
         return None
 
     def model_of_line(self, line: "Line") -> tuple[dict[str, Any], list[str]]:
-        """Returns ([model] from the flags of a line, notes), whatever the line's script is. [model] is {} without such
-        flags. Errors: AutoscoutError (exit 2) naming flags of a model that jobs cannot describe."""
+        """Returns ([model] from the flags of a line, notes), even if the line's script is unknown to the target.
+        [model] is {} without such flags. Errors: AutoscoutError (exit 2) naming flags of a model that jobs cannot
+        describe."""
         return {}, []
 
 

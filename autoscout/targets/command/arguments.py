@@ -114,15 +114,16 @@ def probe_line(
 
 
 def kinds_by_knob(job: Job) -> dict[str, dict[str, str]]:
-    """Returns the knobs that have one value per kind of device: name → kind of device → name of the knob for that
-    kind."""
+    """Returns the names of knobs that have a separate value for each kind of device: common name → kind of device →
+    name of the knob for this kind."""
     return {knob.name: kinds for knob in job.space.knob if (kinds := kinds_of(job, knob))}
 
 
 def _of_all_kinds(
     job: Job, entries: list[KnobEntry], configuration: Configuration
 ) -> tuple[list[KnobEntry], dict[str, dict[str, str]]]:
-    """Merges knobs that exist once per kind of device. Returns (merged knobs, kind of device → placeholder → value)."""
+    """Merges the knobs of `kinds_by_knob`, of which there is one for each kind of device. Returns (merged knobs, kind
+    of device → placeholder → value)."""
     by_kind: dict[str, dict[str, str]] = {}
     for name, kinds in kinds_by_knob(job).items():
         one = next(entry for entry in entries if entry.name in kinds.values())
@@ -192,7 +193,7 @@ def currently(job: Job) -> dict[str, Value]:
         on, off = switch(entry.sets)
         if value is None and isinstance(entry.values, list) and set(entry.values) == {True, False}:
             set_ = off or on.endswith("=") or not is_flag(entry.sets)
-            value = None if set_ else False  # an absent on/off switch has the program's default
+            value = None if set_ else False  # a switch without an off-flag is off if it is absent
         if value is not None:
             found[entry.name] = value
     return found
@@ -247,7 +248,8 @@ def unused(job: Job) -> list[str]:
 
 
 def while_measured(now: ValueOf, preset: Preset) -> dict[str, Value]:
-    """Returns the settings in which experiments differ from the user's own launch."""
+    """Returns the settings that experiments change in the user's own launch, such as fewer iterations and no
+    checkpoints."""
     there = {sets: value for sets, value in preset.where_said.items() if now(sets) is not None}
     return {**preset.measuring, **there}
 
@@ -276,13 +278,13 @@ def _settings(
     preset: Preset,
     place: Place,
 ) -> dict[str, Value | None]:
-    """Returns the settings of the knobs and of the preset, by flag or path in a file."""
+    """Returns the settings of the knobs and of the preset: flag, or path in a settings file → value."""
     now, line = today(job), command_line(job)
     known = {knob.name for knob in preset.knob if not preset.overrides} - {knob.name for knob in job.space.knob}
     found: dict[str, Value | None] = {}
     for entry in entries:
-        # A preset's knob at its default is not written, since the line may imply a different default or the program may
-        # lack the flag.
+        # A preset's knob that has its default value is not written to the command, since the line may imply a different
+        # default or the program may lack the flag.
         itself = entry.name in known and knobs[entry.name] == entry.default and now(entry.sets) is None
         inert = knobs[entry.name] is None and not is_flag(entry.sets)
         if not itself and not inert and (is_flag(entry.sets) or entry.sets.startswith(NESTED)):
@@ -294,7 +296,8 @@ def _settings(
         for sets, value in more.items() if acts else ():
             found[sets] = filled(value, names, "preset") if isinstance(value, str) else value
     kept = same_batch.flag_for(job, line, names) | same_batch.flag_of_model(job, now, currently(job), knobs)
-    # A flag that keeps the batch is omitted if its value is 1, the program's default.
+    # A flag that keeps the global batch constant (such as accumulation steps) is omitted if its value is 1, because 1
+    # is the program's default.
     found |= {sets: value for sets, value in kept.items() if not (preset.files and value == 1 and now(sets) is None)}
     if place.measuring:
         for sets, value in while_measured(now, preset).items():

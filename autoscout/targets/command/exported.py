@@ -139,7 +139,7 @@ class _Until(OutputReader):
 
 
 def _started_here(job: Job, launch: Launch, folder: str, iterations: int) -> Line:
-    """Returns the exported line as started on this machine, with its files in `folder`."""
+    """Returns the exported line with its placeholders filled in for this machine, and with its files in `folder`."""
     port = str(processes.free_port()) if "port" in spoken(job) else EXPORT_PORT
     places = {EXPORT_FOLDER: folder, "ITERATIONS": str(iterations + 1), EXPORT_PORT: port}
     line = Line(tuple(functools.reduce(lambda text, place: text.replace(*place), places.items(), word)
@@ -157,7 +157,8 @@ def _started_here(job: Job, launch: Launch, folder: str, iterations: int) -> Lin
 
 
 def _extra(job: Job, folder: str, iterations: int) -> dict[str, Value]:
-    """Returns the settings that the long check adds, such as checkpoints and evaluations."""
+    """Returns the settings that a check adds: for the long check, the preset's `soak` (checkpoints, evaluations); for
+    the short one, the settings that only experiments have."""
     preset = preset_of(job)
     extra = preset.soak if iterations > 2 else while_measured(today(job), preset)
     places = {"{iterations}": str(iterations + 1), "{folder}": folder}

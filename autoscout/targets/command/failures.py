@@ -40,7 +40,7 @@ _CHILD_SIGNAL = re.compile(
 # std::terminate was called because threads were still running at process exit; CPython has its own message for this.
 _AT_EXIT = re.compile(r"terminate called without an active exception|Python runtime state: finalizing")
 _WORDS = re.compile(r"[A-Za-z]{2,}")
-_END = 2**18  # searched bytes at the beginning and the end of the log
+_END = 2**18  # number of bytes that are searched at the beginning of the log, and at its end
 
 
 def classify(
@@ -79,7 +79,7 @@ def classify(
     if (failed or cause) and (found := _Log(text, how, where, stepped).cause(known)):
         return found
     died = _signal_of(ended.code, text)
-    if died == signal.SIGBUS:  # a page of mapped memory was not available
+    if died == signal.SIGBUS:  # the kernel could not provide a page of shared memory
         return "infrastructure", f"{symptoms.sentence(symptoms.SHARED_MEMORY, how)} {where}"
     if died == signal.SIGKILL:
         if oom_kills:

@@ -1,8 +1,8 @@
 """Converts a run's reported numbers to metrics: excludes warm-up, and converts units and related metrics.
 
 A metric's name includes its unit (step_time_ms, peak_memory_mib); the objective may use a different unit of the same
-kind. Of a repeatedly reported metric, the median after warm-up counts; for memory, the maximum. The warm-up is
-`launch.warmup` iterations and longer while times still decrease (running/worker/ending.py)."""
+kind. If a run reports a metric repeatedly, the result is the median after warm-up, or for memory the maximum. The
+warm-up is `launch.warmup` iterations and longer while times still decrease (running/worker/ending.py)."""
 
 import math
 import statistics
@@ -99,8 +99,8 @@ def wanted(job: Job) -> list[str]:
 
 
 def known_metrics(job: Job) -> tuple[str, ...]:
-    """Returns the metrics that the job's runs report, first those in a unit that the job uses. () if none are declared:
-    runs may then report any metric."""
+    """Returns the metrics that the job's runs report. Metrics in a unit that the job uses come first. () if the job
+    declares no metrics, because its runs may then report any metric."""
     declared = metrics_of(job)
     if not declared:
         return ()

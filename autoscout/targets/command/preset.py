@@ -28,8 +28,8 @@ class BatchKnobs(Strict, frozen=True, kw_only=True):
     """Knobs that change a step's number of samples (`changed_by`) or tokens (`tokens_changed_by`), and the `flag` that
     keeps the number of samples constant, with its `value` (see same_batch.py). `packed_by`: setting in the YAML file
     that packs a variable number of samples into a step. `instead`: an alternative to `flag`; a line cannot have both.
-    `by_itself`: whether the program itself chooses values that a line omits. `whole`: setting for a step's number of
-    samples over all ranks."""
+    `by_itself`: whether the program chooses values for these settings if a line omits them, so that the number of
+    samples is unknown. `whole`: setting for a step's number of samples over all ranks."""
 
     flag: str = ""
     value: str = ""
@@ -44,13 +44,14 @@ class BatchKnobs(Strict, frozen=True, kw_only=True):
 class Served(Strict, frozen=True, kw_only=True):
     """How a server is started and loaded (under_load.py). `load`: the load tool's command without the number of users
     or the rate (with placeholders {python}, {port}, {model}, {requests} and the job's attributes). `ready`: URL path
-    that responds once the server is ready. `port`: its flag (default: `usual_port`). `model`: its flag, or the word
-    before the model's name. `devices`: flags whose product is the number of devices; only the first one counts if the
-    line has the flag `first_alone`. `aliases`: other names of flags. `columns`: flag without a knob → simulator input
-    or `derived` name. `formats`: values of `--quantization` → the simulator's names. `defaults`: knob defaults that
-    depend on devices. `unpriced`: flags that prevent predictions. `unmodelled`: flags that predictions ignore.
-    `unread`: flags that name settings files. `before_flags`: settings in these files that override flags → knobs.
-    `others`: first words of lines that start no server. `nvidia`: needs NVIDIA GPUs."""
+    that responds once the server is ready. `port`: the flag for the server's port (default: `usual_port`). `model`: the
+    flag for the model, or the word before the model's name. `devices`: flags whose product is the number of devices;
+    only the first one counts if the line has the flag `first_alone`. `aliases`: other names of flags. `columns`: flag
+    without a knob → simulator input or `derived` name. `formats`: values of `--quantization` → the simulator's names.
+    `defaults`: knob defaults that depend on devices. `unpriced`: flags that prevent predictions. `unmodelled`: flags
+    that predictions ignore. `unread`: flags that name settings files. `before_flags`: settings in these files that
+    override flags → knobs. `others`: first words of lines that start no server. `nvidia`: whether the server needs
+    NVIDIA GPUs."""
 
     load: str
     ready: str = "/health"
@@ -198,7 +199,8 @@ class Preset(Framework, frozen=True, kw_only=True):
 
 
 def preset_of(job: Job) -> Preset:
-    """Returns the job's preset, by default its target's. Errors: AutoscoutError (exit 2) for an unknown name."""
+    """Returns the preset that the job names; if it names none, the default preset of its target. Errors: AutoscoutError
+    (exit 2) for an unknown name."""
     if not job.launch.script:
         own = target_of(job).preset
         return preset(own) if own else Preset()

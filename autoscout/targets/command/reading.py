@@ -14,7 +14,7 @@ from kb import door
 from kb.records import MetricSource
 
 MOST = 100_000  # maximum number of values per metric
-_LONGEST = 2**16  # searched bytes of a line
+_LONGEST = 2**16  # maximum number of bytes of a line that are searched
 _PIECE = 2**20
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _ENDS = re.compile(rb"[\r\n]")
@@ -36,7 +36,7 @@ class MetricReader:
         self._counted = 0.0
         self._step: bytes | None = None
         self._number: int | None = None  # number of the last step, if the log has step numbers
-        self._together = 0  # number of steps since `_last` that have no time yet
+        self._together = 0  # number of steps since the time `_last` whose duration is not known yet
         self.values: list[float] = []
 
     def read(self, text: bytes, at: float) -> None:

@@ -47,7 +47,7 @@ def job_of(line: Line) -> dict[str, Any]:
     name = recognised(line)
     known = preset(name) if name else Preset()
     unread = in_a_container(line, known)
-    if unread and known.batch:  # the unread file may set the batch size
+    if unread and known.batch:  # the file is in a container and cannot be read, but it may set the batch size
         known = replace(known, batch=replace(known.batch, by_itself=True))
     line, settings = with_settings(line, known, unread)
     line, copies, inside = with_copies(line, known)
@@ -163,7 +163,8 @@ def job_of(line: Line) -> dict[str, Any]:
 
 
 def _waiting(line: Line, notes: list[str]) -> Line:
-    """The line without the flag that submits a job and returns at once, because an experiment ends with its command."""
+    """Returns the line without the flag that makes a submitting command return at once. An experiment ends when its
+    command ends, so the command must wait for its job."""
     submits = line.words.index("--") if "--" in line.words else 0
     if _NO_WAIT not in line.words[:submits]:
         return line
@@ -187,8 +188,8 @@ def _without_choices(line: Line, known: Preset, notes: list[str]) -> Line:
 
 
 def _with_todays(now: ValueOf, known: Preset) -> list[dict[str, Any]]:
-    """Returns those of the preset's knobs whose domain lacks their value in the line, with this value added to the
-    domain. An on/off switch keeps the line's spelling."""
+    """Returns the preset's knobs whose value in the line is not among the values to try, with this value added to them.
+    An on/off switch keeps the line's spelling."""
     found = []
     for knob in known.knob:
         today = now(knob.sets)
@@ -320,8 +321,8 @@ def _guessed(line: Line) -> list[dict[str, Any]]:
 
 def _same_samples(knobs: list[dict[str, Any]], line: Line, notes: list[str]) -> dict[str, Any]:
     """Returns [space] with these knobs, limited so that the number of samples per step does not change: micro batch and
-    accumulation keep their product, and a knob without compensation keeps its value. If the line gives the global
-    batch, the micro batch may have any value."""
+    accumulation keep their product, and a knob keeps its value if no other setting can compensate for a change. If the
+    line gives the global batch, the micro batch may have any value."""
     kinds = {knob["name"]: samples_by_name(knob["sets"]) for knob in knobs}
     batch, times = ([name for name in kinds if kinds[name] == kind] for kind in ("batch", "accumulation"))
     today = {knob["name"]: line.value(knob["sets"]) for knob in knobs}

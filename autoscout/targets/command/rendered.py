@@ -25,8 +25,8 @@ def template(job: Job, name: str) -> str:
 
 def values_of(line: Line, settings: Mapping[str, Any]) -> ValueOf:
     """Returns a function that looks up a current setting: a flag of the line, or a path in its files (yaml:a.b). The
-    function returns None if the setting is not set; True for a flag without a value or a path with entries below; the
-    text of a list."""
+    function returns None if the setting is not set, True for a flag without a value or for a path that leads to a
+    section, and a list as text."""
 
     def value_of(sets: str) -> Value | None:
         if not sets.startswith(NESTED):
@@ -45,7 +45,7 @@ def of_accelerate(line: Line, folder: Path = Path()) -> dict[str, Any]:
 
 def apart_from_accelerate(line: Line, flag: str) -> Iterator[str]:
     """Yields a note if the line's `flag` (gradient accumulation steps) and accelerate's file disagree. Trainers use the
-    line's."""
+    value in the line."""
     name, given = flag.strip("-="), line.value(flag) if flag else None
     other = _accelerates(line, Path()).get(name)
     if given is not None and other is not None and str(other) != str(given):
@@ -124,5 +124,5 @@ def put_into(made: Mapping[str, str], settings: Mapping[str, Value | None]) -> d
 
 
 def _says(text: str, path: str, where: str) -> bool:
-    """Whether a file has an entry at a path, or at least its first key."""
+    """Whether a file has an entry for the first key of a path."""
     return nested.at(settings_in(text, where), path.partition(".")[0]) is not None

@@ -13,8 +13,8 @@ from autoscout.running.equivalence import deviates
 from kb.records import Configuration, Job, Measurement
 
 _COMPARED = 3  # number of updates compared per run
-_SCALE = 0.1  # tolerance for a loss: advantages have a standard deviation of 1, and their mean is near 0
-_SPREADS = 4.0  # tolerance for a reward, in standard deviations of the difference of two means
+_SCALE = 0.1  # the tolerance is relative to the loss, but at least to this value, because losses in RL are near 0
+_SPREADS = 4.0  # tolerance for a reward, in standard errors of the difference between two mean rewards
 # metric: maximum number of updates between sampling an answer and training on it
 LAG = "lag_updates"
 

@@ -19,7 +19,8 @@ from autoscout.targets.command.rendered import ValueOf
 from autoscout.targets.current_launch import command_line
 from kb.records import Job, Value
 
-_SHARING = ("cp", "tp")  # names in a preset's [line] for parallelism whose ranks share samples
+# names in a preset's [line] for kinds of parallelism in which several ranks process the same samples
+_SHARING = ("cp", "tp")
 _TIMES = ("step_time_s", "step_time_ms", "step_time_min_s")
 _ACCUMULATES = re.compile("accum", re.IGNORECASE)
 _BATCH = re.compile(r"micro|batch|bsz|(^|[-_])m?bs$", re.IGNORECASE)
@@ -28,8 +29,8 @@ _WHOLE = re.compile(r"global[-_]?(train[-_]?)?(batch|bs)", re.IGNORECASE)
 
 
 def flag_for(job: Job, line: Line, names: Mapping[str, Any]) -> dict[str, Value]:
-    """Returns the preset's flag that keeps the batch, with its value; {} if the job has no batch size, or if the
-    command sets the flag itself. `line`: the command as written."""
+    """Returns the preset's flag that keeps the number of samples per step constant, with its value; {} if the job has
+    no batch size, or if the command sets the flag itself. `line`: the command as written."""
     batch = preset_of(job).batch
     if batch is None or not job.traffic.global_batch or _kept_by(job, line):
         return {}
@@ -38,13 +39,14 @@ def flag_for(job: Job, line: Line, names: Mapping[str, Any]) -> dict[str, Value]
 
 
 def flag_of_model(job: Job, written: ValueOf, now: Mapping[str, Value], knobs: Mapping[str, Any]) -> dict[str, Value]:
-    """Returns the preset's flag that keeps the model, with its value; {} if none is needed. `written`: lookup of the
-    command's settings. `now`: the knobs' values in the command."""
+    """Returns the preset's flag (`same_model`) that must change for the configuration to train the same model as the
+    command, with its value; {} if none must change. `written`: lookup of the command's settings. `now`: the knobs'
+    values in the command."""
     kept = preset_of(job).same_model
     if kept is None or knobs.get(kept.times) is None:
         return {}
     present = written(kept.flag)
-    if names_in(str(present)):  # an expression of the user
+    if names_in(str(present)):  # the user's command computes this flag by an expression over the knobs
         return {}
     product = int(present or kept.default) * int(now.get(kept.times, 1))
     value, rest = divmod(product, int(knobs[kept.times]))
@@ -74,7 +76,7 @@ def batch_problems(job: Job, line: Line, free: Mapping[str, bool]) -> Iterator[s
 
 
 def apart(now: ValueOf, known: Preset) -> int:
-    """Returns the number of ranks that share the same samples."""
+    """Returns the number of ranks that together process the same samples."""
     knobs = {knob.name: now(knob.sets) or knob.default for knob in known.knob}
     degrees = [knobs.get("tp"), knobs.get("pp"), *(now(known.line[name]) for name in _SHARING if name in known.line)]
     return math.prod(each for each in degrees if isinstance(each, int) and each > 0)
@@ -98,7 +100,7 @@ def samples_of_a_step(now: ValueOf, known: Preset, counts: list[int]) -> int:
         return flag
     if any(isinstance(knobs[name], str) for name in changing):  # a shell variable such as $MBS
         return 0
-    dp = knobs.get("dp")  # a settings file may give the number of replicas
+    dp = knobs.get("dp")  # number of data parallel replicas, if a settings file gives it
     replicas = dp if isinstance(dp, int) else max(sum(counts) // apart(now, known), 1)
     here = math.prod(int(knobs[name] or 1) for name in changing) * replicas
     return here * (flag if isinstance(flag, int) and not whole else 1)
@@ -144,7 +146,8 @@ def suspects(job: Job, command: str, free: Mapping[str, str]) -> list[str]:
 
 
 def _kept_by(job: Job, line: Line) -> bool:
-    """Whether the command itself keeps the batch, by an expression over the knobs or because no knob changes it."""
+    """Whether the number of samples per step stays constant without AutoScout, because the command sets the batch flag
+    by an expression over the knobs, or because no knob changes this number."""
     batch = preset_of(job).batch
     assert batch is not None
     value = line.value(batch.flag)

@@ -46,7 +46,8 @@ def derived(job: Job, preset: Preset) -> dict[str, str]:
     values = {name: int(_not_zero(value)) if isinstance(value, str) else value for name, value in values.items()}
     values |= _from_flags(job, preset.served) if preset.served else {}
     numbers = {name: repr(int(value)) for name, value in values.items() if isinstance(value, int) and value > 0}
-    own = {knob.name for knob in job.space.knob} & preset.line.keys()  # a knob replaces the line's value
+    # the user's own knobs, whose values replace those in the line
+    own = {knob.name for knob in job.space.knob} & preset.line.keys()
     return {name: names.get(name, numbers.get(name, text)) for name, text in preset.derived.items() if name not in own}
 
 

@@ -29,13 +29,13 @@ found = {name: importlib.util.find_spec(name) for name in NAMES}
 print(json.dumps({name: [*spec.submodule_search_locations][0] for name, spec in found.items() if spec}))
 """
 
-Taken = dict[str, list[str]]  # setting → alternative names; at least one must exist
+Taken = dict[str, list[str]]  # setting → alternative names, of which a release must have at least one
 
 
 def of_preset(preset: Preset, knobs: Iterable[str]) -> Taken:
-    """Returns the settings added by experiments, export checks and knobs. Settings that only replace one in the line
-    are omitted. A setting must be a field of one of the classes that `taken_by` lists for the longest matching
-    prefix."""
+    """Returns the settings added by experiments, export checks and knobs. Settings that can only replace a setting of
+    the line are omitted, since the user's release evidently accepts them. A setting must be a field of one of the
+    classes that `taken_by` lists for the longest matching prefix."""
     batch = [preset.batch.flag] if preset.batch else []
     found = {}
     for text in [*preset.measuring, *preset.soak, *batch, *knobs]:

@@ -35,7 +35,7 @@ for name in NAMES:
 print(json.dumps(found))
 """
 _WORD = re.compile(r"[\w./-]+")
-# The first word of each command in a script, after variable assignments.
+# Matches the first word of each command in a shell script, after shell keywords and variable assignments.
 _STARTS = re.compile(
     r"(?:^|[;&|(\n])\s*(?:(?:do|then|else|until|while|if|exec|time|nohup)\s+|\w+=\S*[ \t]+)*"
     r"([A-Za-z_./][\w./-]*)(?=[\s;&|)]|$)"
@@ -103,7 +103,8 @@ def python_of(job: Job, started: Started) -> str:
     found = (interpreter.of_program(word, environment["PATH"]) for word in words)
     if python := next(filter(None, found), ""):
         return python
-    root = Path(program).parent.parent  # the environment's root: a launcher's own folder may have a different `python`
+    # The root of the launcher's virtual environment, if it is in one. Any other folder may have an unrelated `python`.
+    root = Path(program).parent.parent
     if (root / "bin/python").is_file() and ((root / "pyvenv.cfg").is_file() or (root / "conda-meta").is_dir()):
         return str(root / "bin/python")
     return sys.executable if Path(program).name == "torchrun" else ""

@@ -88,7 +88,8 @@ def by_experiments(line: Line, preset: Preset) -> Line:
 
 
 def unknown(line: Line) -> str:
-    """Returns the word that suggests that a line without a preset starts a server; "" if there is none."""
+    """For a line without a preset, returns the word that suggests that the line starts a server; "" if there is
+    none."""
     within = line.words if runs_image(line) >= 0 else ()
     images = (word for word in within if _SERVERS_IMAGE.search(word))
     return next((word for word in line.words[:4] if _SERVES.search(word)), next(images, ""))

@@ -51,7 +51,7 @@ def slurm(launch: Launch) -> str:
     head = batch_head(launch)
     if launch.program[0] == "srun" and (
         tasks := tasks_of_a_node(Line(tuple(launch.program)))
-    ):  # the command gives its number of tasks
+    ):  # the options of the command's own srun set the number of tasks per node
         head = [line.replace("--ntasks-per-node=1", f"--ntasks-per-node={tasks}") for line in head]
     return "\n".join([*head, f"{'' if own else f'{srun(launch)} '}{program_lines(launch)}"]) + "\n"
 

@@ -172,7 +172,8 @@ def mappings(job: Job, line: Line) -> dict[str, str]:
 
 
 def _scalars(config: Config) -> dict[str, Value]:
-    """Returns the last part of a path → scalar. If several paths end with the same part, the first one counts."""
+    """Returns the scalars of a ds_config by the last name in their path. If several paths end with the same name, the
+    first one counts."""
     found: dict[str, Value] = {}
     for path, value in ds_config.leaves(config):
         if isinstance(value, bool | int | float | str):

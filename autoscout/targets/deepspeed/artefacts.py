@@ -23,7 +23,7 @@ from autoscout.targets.deepspeed.tuning_space import canonical_name
 from autoscout.targets.launch import Launch
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
-MARK = ".autoscout"  # marks folders that AutoScout created
+MARK = ".autoscout"  # file name that marks folders as created by AutoScout
 OPTIMAL = "ds_config_optimal.json"
 
 

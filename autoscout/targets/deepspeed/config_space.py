@@ -26,8 +26,8 @@ BATCH, STAGE = "train_batch_size", "zero_optimization.stage"
 # for the optimizer's betas.)
 _LISTS_STAY = ("optimizer", "scheduler", "autotuning", "elasticity", "compression_training", "curriculum_learning")
 _LISTS_STAY += ("data_efficiency", "sparse_attention", "data_types", "torch_autocast", "flops_profiler", "comms_logger")
-_NOT_CHOSEN = (BATCH, STEPS)  # computed from the global batch and the micro batch
-# rule that forbids all but one of several large sizes with the same effect → the size's knob
+_NOT_CHOSEN = (BATCH, STEPS)  # not tuned, because they follow from the global batch and the micro batch
+# Rules that allow only one of several bucket sizes with the same effect → the knob for this size.
 _SAME_RUN = {"DI1": "reduce_bucket", "DI2": "allgather_bucket", "DI3": "prefetch"}
 _DEVICES = ("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device")
 
@@ -45,14 +45,16 @@ def read_config(job: Job) -> Config:
 
 
 def batch_of(job: Job, config: Config) -> int:
-    """Returns the samples per step if all configurations have the same number; else 0."""
+    """Returns the number of samples per step that all configurations have; 0 if neither the job nor the ds_config sets
+    one."""
     size = config.get(BATCH)
     most = settings(config).max_train_batch_size
     return job.traffic.global_batch or (size if isinstance(size, int) else 0) or most or 0
 
 
 def batches_differ(job: Job, config: Config) -> bool:
-    """Whether configurations may train different batches: none is stated, and a factor of it is tuned."""
+    """Whether configurations may have different global batches, because no global batch is set, and the micro batch or
+    the accumulation steps are tuned."""
     return not batch_of(job, config) and not all(isinstance(config.get(name, 1), int) for name in (MICRO, STEPS))
 
 
@@ -149,7 +151,7 @@ def to_tune(job: Job, config: Config) -> bool:
 
 
 def choices_of(config: Config, found: Autotuning, job: Job) -> dict[str, list[Any]]:
-    """Returns the values to choose from by dotted path, in the order of the ds_config."""
+    """Returns dotted path of a tuned setting → its possible values, in the order of the ds_config."""
     chosen: dict[str, list[Any]] = {}
     for path, value in ds_config.leaves(config):
         if path.split(".")[0] in _LISTS_STAY or path in _NOT_CHOSEN:
@@ -206,7 +208,8 @@ def wants_model_info(config: Config) -> bool:
 
 
 def _known_of_model(job: Job, config: Config, found: Autotuning) -> tuple[int, int, float, bool]:
-    """Returns (parameters, activation bytes per sample, device memory in bytes, half precision); 0 if unknown."""
+    """Returns (number of parameters, activation bytes per sample, device memory in bytes, whether training is in half
+    precision). Unknown numbers are 0."""
     info, known = found.model_info or {}, attributes_of(job)
     half = modelled.in_half(job, config)
     params = int(info.get("num_params") or (known["params"] if known["cuda"] else 0))
@@ -283,8 +286,9 @@ def _new(path: str, values: list[Any], before: list[KnobEntry]) -> KnobEntry:
 def _rules(
     job: Job, config: Config, shipped: Catalog, tuned: Mapping[str, list[Value]], ranks: str
 ) -> Iterator[RuleEntry]:
-    """Returns the catalog's rules that apply to this space. (Some need a fixed batch, some the number of parameters.)
-    Of list values with the same effect, the rules allow only the smallest. `ranks`: see `_ranks`."""
+    """Returns the catalog's rules that apply to this space. (Some rules apply only if the global batch or the number of
+    parameters is known.) If several values in a list have the same effect, the rules allow only the smallest of them.
+    `ranks`: see `_ranks`."""
     params, batch = attributes_of(job)["params"], batch_of(job, config)
     for rule in shipped.rule:
         spoken = set(Expression(rule.holds).names)
@@ -296,7 +300,8 @@ def _rules(
         if ("params" in spoken and not params) or ("global_batch" in spoken and not batch) or "experts" in spoken:
             continue
         if rule.id == "DZ1" and (not modelled.in_half(job, config) or tuned.get("stage") == [0]):
-            continue  # at stage 0, no values of several stages have the same effect
+            # the rule excludes stage 0 in 16 bits, because its losses differ; not needed in fp32 or if all stages are 0
+            continue
         holds = rule.holds.replace("stage > 0 or dtype_bytes == 4", "stage > 0")
         holds = holds.replace("gpus", ranks) if rule.id == "DB1" else holds
         holds += f" or {size} == {min(tuned[size], key=int)}" if size else ""

@@ -42,8 +42,8 @@ def of_lists(space: Space, today: int) -> Iterator[Configuration]:
 
 
 def _first_that_fits(space: Space, wanted: list[dict[str, Value]]) -> Configuration:
-    """Returns the valid configuration nearest to the first candidate that fits. Candidates are ordered from fast to
-    economical. If none fits, the last one is used; if the model or its device is unknown, the first one."""
+    """Returns the valid configuration nearest to the first candidate that fits. Candidates are ordered by increasing
+    memory savings. If none fits, returns the last one. If the model or the device is unknown, returns the first one."""
     room = MARGIN * space.attributes["memory_gib"]
     if not (space.simulated and space.attributes["cuda"] and room):
         return nearest(space, wanted[0])

@@ -171,7 +171,7 @@ def _enabled(config: Config, flags: Flags, by_path: Mapping[str, str], name: str
     if tuned := by_path.get(f"{name}.enabled"):
         return tuned
     value = ds_config.at(config, f"{name}.enabled")
-    if value is None and name == "bf16":  # an older name of the setting
+    if value is None and name == "bf16":  # DeepSpeed also accepts this section under its older name
         value = ds_config.at(config, "bfloat16.enabled")
     if value == "auto":
         return str(is_on(flags, f"--{name}"))

@@ -1,5 +1,5 @@
-"""Experiments on a user's DeepSpeed script. Unlike for other commands, each experiment has its own ds_config, and
-afterwards a check that DeepSpeed's output reports the settings of this ds_config."""
+"""Experiments on a user's DeepSpeed script. Each experiment has its own ds_config. After the run, the settings that
+DeepSpeed prints are compared with this ds_config, because a script may ignore it."""
 
 import json
 import os
@@ -24,10 +24,11 @@ from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS
 from kb import door
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
-_PRINTED = re.compile(r"json = (\{.*?\n\})", re.DOTALL)  # the engine prints its config
+# matches the settings that DeepSpeed's engine prints at its start
+_PRINTED = re.compile(r"json = (\{.*?\n\})", re.DOTALL)
 _PREFIX = re.compile(r"^\[[^\n\]]*\] \[[A-Z]+\] \[[^\]]*\] ?", re.MULTILINE)
 _COMPILED = "TORCH_EXTENSIONS_DIR"
-_SEARCHED_BYTES = 2**22  # searched bytes of a log
+_SEARCHED_BYTES = 2**22  # maximum number of bytes of a log that are searched
 _COMPARED = (MICRO, STEPS, STAGE)
 INFO = "profile_model_info"
 

@@ -15,7 +15,8 @@ MICRO, STEPS, ZERO = "train_micro_batch_size_per_gpu", "gradient_accumulation_st
 # flags of a Hugging Face Trainer
 HUGGING_FACE = {MICRO: "--per_device_train_batch_size", STEPS: "--gradient_accumulation_steps"}
 _NAME = re.compile(r"\$(\w+)")
-_KEPT_NAMES = ("nvme_path",)  # set by DeepSpeed itself on the machine that runs the job
+# names whose `$NAME` is kept, because DeepSpeed replaces it on the machine that runs the job
+_KEPT_NAMES = ("nvme_path",)
 BUCKETS = [50_000_000, 500_000_000, 1_000_000_000]
 # The tuning spaces in DeepSpeed's autotuning/constants.py, by ZeRO stage.
 DEFAULT_SPACES: dict[int, Config] = {
@@ -77,8 +78,8 @@ def template(stage: int, hidden: int = 0) -> Config:
 
 
 def replaced(config: Config, by: Mapping[str, Any]) -> Config:
-    """Returns `config` with values replaced by those of `by`. The value None deletes a name (its first occurrence in
-    each branch)."""
+    """Returns `config` with values replaced by those of `by`. The value None deletes the name: at the top level if it
+    exists there, else in nested objects."""
     found = dict(config)
     for name, value in by.items():
         if value is None:

@@ -197,7 +197,8 @@ class Megatron(Target):
 
         finetuning.exportable(job)
         theirs = persons.persons_flags(job)
-        # A packed batch has sequences of several samples, which the user's data file does not have.
+        # With packing, a sequence contains several samples. The user's data file is not packed, so the launch cannot
+        # use it.
         if configuration.knobs.get("packing"):
             theirs.pop("--data-path", None)
         flags = {**arguments.flags(job, configuration), **theirs}
@@ -215,7 +216,7 @@ class Megatron(Target):
             flags, missing, folder = {}, bridge.MISSING, ""
         missing = missing + finetuning.missing(job, configuration)
         variables = arguments.variables(job, configuration)
-        if len(devices) > 1:  # each host has its own value
+        if len(devices) > 1:  # the network interface differs by host
             variables.pop("GLOO_SOCKET_IFNAME", None)
         return Launch(
             job=job.name,

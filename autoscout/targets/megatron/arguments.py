@@ -15,7 +15,7 @@ from kb.records import AutoscoutError, Configuration, Job, Latent, Model, Value,
 
 SCRIPT = "pretrain_gpt.py"  # Megatron-LM's training script
 
-# First CUDA compute capabilities with multicast, and without the need for a single communication queue.
+# Lowest CUDA compute capability that has multicast; lowest that does not need CUDA_DEVICE_MAX_CONNECTIONS=1.
 _MULTICAST, _QUEUES = 9.0, 10.0
 _MIB_OF_FP32 = 2**20 // 4  # number of fp32 elements in a MiB
 _DEGREES = {
@@ -112,16 +112,17 @@ def flags(job: Job, configuration: Configuration) -> Flags:
 
 
 def as_installed(flags: Flags, environment: Mapping[str, str]) -> Flags:
-    """Returns the flags, plus flags that disable defaults of Megatron-LM that need packages which this environment
-    lacks (see environment.describe)."""
+    """Returns the flags, plus flags that disable Megatron-LM's defaults for which this environment (see
+    environment.describe) lacks a package."""
     if environment.get(_FUSION) != "no":
         return flags
     return {**flags, f"--no-{_FUSION}": True}
 
 
 def missing(flags: Flags, own_line: bool, checkout: bool) -> list[str]:
-    """Returns what the user still has to add to the flags. `own_line`: whether the user has a launch line, since it
-    defines more than the model's sizes. `checkout`: whether the flags were checked with the user's own Megatron-LM."""
+    """Returns what the user still has to add to the flags. `own_line`: whether the user has a launch line. (Such a line
+    also has the flags that the model's sizes do not imply.) `checkout`: whether the flags were checked with the user's
+    own Megatron-LM."""
     given = set(flags) | ({"--data-path"} if "--mock-data" in flags else set())
     given |= {"--train-iters"} if "--train-samples" in flags else set()
     found = [text for flag, text in _MISSING.items() if flag not in given]
@@ -204,11 +205,12 @@ def _model(model: Model) -> Flags:
             "--num-experts": model.experts,
             "--moe-router-topk": model.topk,
             "--moe-ffn-hidden-size": model.expert_ffn,
-            # Without dropped tokens and load balancing, since both would make losses depend on how the batch is split.
+            # No load balancing, and no limit on tokens per expert: both would make losses depend on how the batch is
+            # split.
             _BALANCING: "none",
             "--moe-router-dtype": "fp32",
         }
-        if model.topk == 1:  # required by Megatron for top-1
+        if model.topk == 1:  # Megatron requires this flag for top-1 routing
             found["--moe-router-pre-softmax"] = True
         if model.shared_ffn:
             found["--moe-shared-expert-intermediate-size"] = model.shared_ffn
@@ -220,7 +222,7 @@ def _model(model: Model) -> Flags:
 
 def _latent(latent: Latent) -> Flags:
     """Returns the flags for latent attention. DeepSeek's norms of the latent vectors are QK norms in Megatron. Rotary
-    embeddings are not fused, because Megatron calls its kernel for that experimental
+    embeddings are not fused, because Megatron declares the fused kernel for latent attention to be experimental
     (core/transformer/transformer_config.py)."""
     queries: Flags = {"--q-lora-rank": latent.q_lora_rank} if latent.q_lora_rank else {}
     return {
@@ -245,7 +247,7 @@ def _kernels(job: Job) -> Flags:
         unfused = {} if _fusible_activation(job.model) else _without_fused_activation(job.model)
         return {"--transformer-impl": "transformer_engine", **grouped, **masks, **unfused}
     found: Flags = {"--transformer-impl": "local"}
-    # Enabled by default in Megatron-LM, but these need kernels of Apex or Transformer Engine.
+    # Disables fused kernels that Megatron-LM enables by default, because they need Apex or Transformer Engine.
     found |= dict.fromkeys(("--no-persist-layer-norm", "--no-gradient-accumulation-fusion"), True)
     found |= dict.fromkeys(("--no-masked-softmax-fusion", "--no-rope-fusion", "--attention-softmax-in-fp32"), True)
     on_cpu = devices.device_kind(job) == "cpu"

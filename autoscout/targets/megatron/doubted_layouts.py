@@ -1,5 +1,6 @@
 """Predicts by the closed-form memory model which layouts may run out of memory. Before such a layout runs, a shadow run
-(without a GPU) checks it. A shadow is composed of parts that several layouts share."""
+(without a GPU) checks it. A shadow is composed of traces of small jobs, which several layouts share
+(shadow_parts.py)."""
 
 import contextlib
 import time
@@ -17,7 +18,7 @@ from autoscout.targets.tracing import ShadowAsked
 from kb.records import AutoscoutError, Configuration, Job
 from kb.store import default_path
 
-# Knobs that hardly change start-up or peak memory.
+# Knobs that hardly affect start-up or peak memory, so that configurations which differ only in these share a shadow.
 _NOT_OF_LAYOUT = ("ddp_bucket", "tp_comm", "overlap_grad", "overlap_param", "overlap_p2p", "tp_comm_overlap")
 
 
@@ -32,8 +33,8 @@ def doubts(job: Job, kb: Path | None = None) -> Doubts:
         return 1.0 if np.isnan(probability) else probability
 
     def traced(configuration: Configuration, name: str, stopping: Stopping) -> Shadow:
-        """Returns a stored trace of the whole layout, else a shadow composed of parts (which later layouts can share),
-        else a new trace of the whole layout."""
+        """Returns a stored trace of the whole layout, else a shadow composed of traces of small jobs (which later
+        layouts can share), else a new trace of the whole layout."""
         known = kb or default_path()
         until = time.monotonic() + LIMIT_S
         with contextlib.suppress(AutoscoutError):

@@ -22,7 +22,7 @@ from kb.records import AutoscoutError, Job, SpaceLimits
 RECORD = Path(__file__).with_name("engine_arguments.json")
 _SCRIPT = engine_seams.RANK.with_name("audit_engine.py")
 _JOBS = ("llama-3.2-3b", "qwen3-30b-a3b")  # in these two jobs together, every knob has an effect
-_GROUPING = "core/parallel_state.py"  # checks in this file need process groups, which the audit does not create
+_GROUPING = "core/parallel_state.py"  # the audit does not run checks in this file, because they need process groups
 # modules whose checks the audit runs; checks in further modules need a model
 _VALIDATION = re.compile(r"core/[a-z_/]*config\.py|training/arguments\.py")
 

@@ -59,7 +59,8 @@ def missing(job: Job, configuration: Configuration) -> list[str]:
     """Returns notes on the file name and batch size of the exported data."""
     if not job.traffic.lengths:
         return []
-    lines = not job.model.lora  # Megatron-Bridge has its own data sets
+    # whether the data is a file of lines; Megatron-Bridge, used for LoRA, has its own data sets
+    lines = not job.model.lora
     if not configuration.knobs.get("packing"):
         theirs = "--data-path" in job.launch.current
         return [f"{ALONE}, your conversations, one per line"] if lines and not theirs else []

@@ -100,11 +100,11 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
 
 
 def model_of_line(line: Line) -> tuple[dict[str, Any], list[str]]:
-    """Like `Target.model_of_line`."""
+    """Returns ([model] from the line's flags, notes), as `Target.model_of_line`."""
     flags, notes = _out_of_shell(line).program.flags, list[str]()
     if found := unmodelled(flags):
         raise AutoscoutError(f"no simulator models {listed(found)}", 2)
-    # An image model has a vocabulary of 0.
+    # If --vocab-size is given, it must not be 0, which is the vocabulary of an image model.
     needed = [*list(_SHAPE.values())[:3], *(["--vocab-size"] if "--vocab-size" in flags else [])]
     if any(not whole_number(flags, flag) for flag in needed):
         return {}, []

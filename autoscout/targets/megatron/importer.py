@@ -5,7 +5,7 @@ the value None or False also determine knobs.
 
 Each run is one measurement: the median of the logged iteration times, without the first iteration, which includes
 start-up. A table of arguments, or an iteration number that does not increase, starts a new run. A run that ended with
-an exception is a failure, however far it got. Warnings are ignored."""
+an exception is a failure, even if it logged iterations. Warnings are ignored."""
 
 import ast
 import re
@@ -46,7 +46,7 @@ _ONLY_WITH = {
 }
 _DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.uint8": "fp8"}
 _OFF = ("None", "False", "", "fp32", "torch.float32")
-_BATCH = "--global-batch-size"  # in fine-tuning it depends on packing, so it is compared separately
+_BATCH = "--global-batch-size"  # compared separately, because in fine-tuning it depends on packing
 MEANING = {"step_time_s": "step_time_s@s", "tokens_per_s": "tokens_per_s", "peak_memory_gib": "peak_memory_gib@gib"}
 
 
@@ -77,7 +77,7 @@ def _looks_like_one(path: Path) -> bool:
 
 
 class _Run:
-    """A run in a log."""
+    """The arguments, results and failure of one run, as read from a log."""
 
     def __init__(self, arguments: dict[str, str]) -> None:
         self.arguments = arguments

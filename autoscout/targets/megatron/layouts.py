@@ -14,7 +14,7 @@ from kb.records import Value
 Way = Literal["guide", "dp first"]
 
 _LONG = 8_192  # sequence length from which context parallelism is worth its communication
-_MOST_TP = 8  # the maximum in published recipes, even if NVLink joins 72 devices
+_MOST_TP = 8  # maximum tensor parallel degree, as in published recipes even for 72 devices joined by NVLink
 # layers per virtual stage in NVIDIA's recipes: fewer cause more communication, more cause a longer bubble
 _PER_CHUNK = 4
 _AGAIN = ("none", "selective", "full")
@@ -54,7 +54,8 @@ def layouts(space: Space, gpus: int, way: Way) -> Layouts:
     shares = {int(each): _stages(space, int(each)) for each in stages}
     chunks = np.array([_chunks(space, each, share) for each, share in shares.items()], dtype=int)[of]
     vpp = np.where(interleaved & (pp > 1) & (micro_batches % pp == 0), chunks, 1)
-    ok = np.where(interleaved, (vpp > 1) | (pp == 1), pp > 1)  # a layout that cannot interleave must not appear twice
+    # each layout is generated with and without interleaving; drop the copy if it cannot interleave
+    ok = np.where(interleaved, (vpp > 1) | (pp == 1), pp > 1)
     columns = {"tp": tp, "pp": pp, "cp": cp, "ar": np.array(_AGAIN)[again], "mbs": mbs}
     if experts:
         columns["ep"] = ep
@@ -108,7 +109,7 @@ def _stages(space: Space, pp: int) -> dict[str, Value]:
     for split, counted in (("embedding+loss", 2), ("loss", 1)):
         if (layers + counted) % pp == 0:
             return {"stage_split": split}
-    for less in range(1, 5):  # number of layers that the first and last stages have less than the others
+    for less in range(1, 5):  # by how many layers the first and last stages together are shorter than two inner stages
         first, last = less // 2, less - less // 2
         if pp > 2 and (layers + less) % pp == 0 and (inner := (layers + less) // pp) > last:
             return {"stage_split": "even", "first_layers": inner - first if first else 0, "last_layers": inner - last}

@@ -9,7 +9,8 @@ from kb.records import Value
 
 Flags = dict[str, Value | list[str]]
 ENV = "env:"
-# number of layers as which the loss counts when layers are distributed over stages
+# Values of the knob stage_split → the number of layers to which the loss is equivalent in the distribution of layers
+# over stages.
 SPREAD = {"spread": 0, "spread+loss": 1, "spread+2loss": 2}
 KNOBS = frozenset(
     (
@@ -90,7 +91,8 @@ def layout(layers: int, chunks: int, counted: int) -> str:
     whole, more = divmod(layers + counted, chunks)
     share = [whole + (i < more) for i in range(chunks)]
     share[-1] -= counted
-    for i in range(chunks - 2, -1, -1):  # the loss is more than a chunk: move layers to the preceding chunks
+    # if the loss counts more than a whole chunk, the last chunk has a negative share: take layers from earlier chunks
+    for i in range(chunks - 2, -1, -1):
         if share[-1] >= 0:
             break
         share[i], share[-1] = share[i] - 1, share[-1] + 1

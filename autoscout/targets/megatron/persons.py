@@ -15,13 +15,13 @@ from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.newer import Flags, of_catalog
 from kb.records import Job, Value
 
-_OF_DTYPES = "--use-precision-aware-optimizer"  # Megatron-LM refuses these dtypes without it
+_OF_DTYPES = "--use-precision-aware-optimizer"  # without this flag, Megatron-LM rejects the dtypes in _DTYPES
 _DTYPES = ("--main-grads-dtype", "--main-params-dtype")
 PROGRAM = "megatron-lm"  # the program whose arguments are in line/arguments
 _DATA = ("--data-path", "--data-args-path", "--per-split-data-args-path", "--train-data-path", "--mock-data")
 # Megatron-LM's defaults that our experiments replace by different values.
 _DEFAULTS: Flags = {"--attention-dropout": 0.1, "--hidden-dropout": 0.1}
-_MORE = 10  # extra iterations that running/worker/ending.py may count as warm-up
+_MORE = 10  # number of extra iterations, since running/worker/ending.py may lengthen the warm-up
 NULL_TOKENIZER = "NullTokenizer"
 
 
@@ -39,8 +39,8 @@ def persons_flags(job: Job) -> Flags:
 
 
 def _of_allowed_knobs(job: Job) -> set[str]:
-    """Returns the flags of knobs that [space] names. Knobs that it does not name are not tuned, so the line's flags are
-    kept for them."""
+    """Returns the flags of knobs that [space] names. Other knobs are not tuned, so the line's flags are kept for
+    them."""
     named = {*job.space.allow, *job.space.fix, *job.space.limit}
     return {flag for name, knob in of_catalog().items() if name in named for flag in knob.sets.split(", ")}
 

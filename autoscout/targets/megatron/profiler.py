@@ -197,7 +197,7 @@ def worker_config(
     launch = job.launch
     variables = arguments.variables(job, configuration)
     if devices.device_kind(job) == "cuda":
-        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the same order as in probe.py
+        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # so that GPU indices have the same order as in probe.py
     if job.cluster.hosts:  # the agent process on each host chooses devices and network interface
         if "GLOO_SOCKET_IFNAME" not in launch.environment:
             variables.pop("GLOO_SOCKET_IFNAME", None)

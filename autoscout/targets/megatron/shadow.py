@@ -28,7 +28,7 @@ IMBALANCE = 1.5
 _PACKAGES = ("torch", "megatron-core", "transformer-engine")
 _TE = "2.3.0"  # the version of Transformer Engine whose interface the fake modules have
 _MIB = 2**20
-_OVERLAP_STREAMS = 3  # number of streams in Transformer Engine (pytorch/module/base.py: _NUM_MAX_UB_STREAMS)
+_OVERLAP_STREAMS = 3  # streams on which Transformer Engine overlaps GEMMs (pytorch/module/base.py: _NUM_MAX_UB_STREAMS)
 STOOD_IN = (
     "Transformer Engine's modules: LayerNormLinear, Linear, GroupedLinear, norms, DotProductAttention, rotary, "
     "FusedAdam, cross entropy (they allocate, keep and send what the real ones do)",

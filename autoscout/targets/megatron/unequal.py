@@ -112,8 +112,8 @@ def _rules(kinds: list[str]) -> list[RuleEntry]:
 
 
 def stages(job: Job, configuration: Configuration) -> list[int]:
-    """Returns the number of layers of each pipeline stage if stages on some kind of device have a number of their own;
-    else []."""
+    """Returns the number of layers of each pipeline stage if a knob sets this number for some kind of device; else
+    []."""
     knobs = configuration.knobs
     own = {kind: int(knobs.get(knob_of(kind), 0)) for kind in device_counts(job)}
     if not any(own.values()):

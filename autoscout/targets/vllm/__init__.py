@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 # random weights above this size deserve a warning, since they are generated in memory and written to disk
 _LARGE_GIB = 32
-# seconds of load: below _SHORT_S, start and end of the load dominate; SERVED_S lasts as long as several answers
+# Durations of a load in seconds: if shorter than _SHORT_S, its beginning and end dominate; SERVED_S is recommended,
+# since it is as long as several answers.
 _SHORT_S, SERVED_S = 30, 60
 
 
@@ -61,7 +62,8 @@ class Vllm(Target):
         from autoscout.targets.vllm.serving_line import launched
 
         notes = []
-        counted = job.traffic.requests or job.traffic.concurrency  # each user of a closed loop sends several requests
+        # a load with a fixed number of requests, whose duration does not depend on measure_s
+        counted = job.traffic.requests or job.traffic.concurrency
         if device_kind(job) == "cuda" and job.launch.measure_s < _SHORT_S and not counted:
             notes.append(
                 f"launch.measure_s = {job.launch.measure_s:g} is too short if answers take seconds: the load "

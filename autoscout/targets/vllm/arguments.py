@@ -20,7 +20,7 @@ SERVED_NAME = "autoscout"
 _MIB = 2**20
 _LOOKUP = 4  # length of the n-grams that speculative decoding looks up in the prompt
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
-_HOSTS = ("--nnodes", "--data-parallel-address")  # a user's own multi-node setup without Ray
+_HOSTS = ("--nnodes", "--data-parallel-address")  # flags of a user's own multi-node setup, which does not use Ray
 
 
 def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
@@ -35,7 +35,8 @@ def engine_arguments_of(job: Job) -> Callable[[Configuration], dict[str, Any]]:
     only on the job once."""
     of_job: dict[str, Any] = {**kept_arguments(job), "max_model_len": longest(job), "dtype": dtype_of(job)}
     of_guesses = of_job.pop("speculative_config", {})
-    # Does not depend on the installed version, because a configuration has the knobs of the version that measured it.
+    # Uses the full catalog, not the one adapted to the installed version, because the configuration may have been
+    # measured with a different version.
     fields = {knob.name: knob.sets for knob in declared(job).knob}
 
     def arguments_of(configuration: Configuration) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def engine_arguments_of(job: Job) -> Callable[[Configuration], dict[str, Any]]:
                 arguments.setdefault(argument, {})[inner[0]] = value
             else:
                 arguments[argument] = value * _MIB if name == "kv_cache_mib" else value
-        if of_guesses and "spec" not in configuration.knobs:  # the line's speculative method is not a value of the knob
+        if of_guesses and "spec" not in configuration.knobs:  # the space has no knob for the line's speculative method
             arguments["speculative_config"] = of_guesses
         elif "speculative_config" in arguments:
             arguments["speculative_config"] |= _guessing(job, configuration.knobs)
@@ -220,8 +221,8 @@ def why_not_made(job: Job) -> str:
 
 
 def _is_default(name: str, value: Value) -> bool:
-    """Whether a value stands for vLLM's default, which has no value on the command line, so that the argument is
-    omitted."""
+    """Whether a knob's value stands for vLLM's default. The argument is then omitted, because no value on the command
+    line means the default."""
     return (
         (name in ("spec", "quantization") and value == "none")
         or (name == "kv_offload" and not value)

@@ -25,7 +25,7 @@ _WRITTEN = (
     "prefill",
     "router",
     "kv_disk",
-)  # rules that the audit skips, since they concern several servers or a folder
+)  # rules that the audit skips: they concern several servers or a folder, not the configuration of one engine
 
 
 def recorded() -> seams.Recorded:

@@ -11,7 +11,7 @@ from kb.records import Job
 RECORD = Path(__file__).with_name("vllm_seams.json")
 WORKERS = Path(__file__).parent / "worker"
 SERVE = WORKERS / "audit_vllm.py"  # this worker also imports the code that serving and shadows use
-DEVICE = "none"  # only vLLM's classes are inspected
+DEVICE = "none"  # no device is needed to inspect vLLM's classes
 
 
 def used() -> list[seams.Seam]:

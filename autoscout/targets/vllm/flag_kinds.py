@@ -12,7 +12,8 @@ from autoscout.targets.vllm.line_flags import flag_of, flags_of, given_flags
 from kb.records import Job
 
 PROGRAM = "vllm"
-# Arguments that [model] and [traffic] cover, or that have the same effect in all configurations.
+# Arguments without a note, because [model] and [traffic] cover them, or because they have the same effect in all
+# configurations.
 _OF_THE_JOB = {"--model", "--dtype", "--max-model-len", "--load-format", "--revision", "--code-revision"}
 
 # Arguments that make a step many times longer but cannot be simulated: weights in host memory.
@@ -27,8 +28,8 @@ def unpriced(job: Job) -> str:
 
 
 def not_had(line: Line) -> str:
-    """Returns the end of a sentence on arguments for serving something other than generated text; "" if there are
-    none."""
+    """Returns the end of a sentence on arguments of the line for other tasks than generating text, such as embeddings;
+    "" if there are none."""
     found = [*refused(PROGRAM, _by_names(line))]
     if not found:
         return ""

@@ -124,7 +124,7 @@ def _argument(knob: KnobEntry) -> str:
 
 def _has(installed: Installed, knob: KnobEntry) -> bool:
     if knob.since and not reached(installed.version, knob.since):
-        return False  # a field of an older argument
+        return False  # the argument may exist already, but this version lacks the knob's field or value
     return _argument(knob).startswith("the ") or _argument(knob) in installed.arguments
 
 

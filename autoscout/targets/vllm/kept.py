@@ -19,13 +19,15 @@ from autoscout.targets.vllm.installed import version_of
 from autoscout.targets.vllm.line_flags import count_of, flag_of, flags_of, given_flags, setting_of
 from kb.records import Job, Value, content_hash
 
-# Arguments that the job or an experiment determines.
+# Arguments that are not kept, because the job or an experiment determines them.
 _OURS = {"model", "max_model_len", "headless", "uds", "data_parallel_size_local"}
-RAY = ("distributed_executor_backend", "data_parallel_backend")  # "ray" or not, depending on the configuration's nodes
+# AutoScout itself sets these to "ray" if a configuration needs several nodes
+RAY = ("distributed_executor_backend", "data_parallel_backend")
 # Engine arguments that only exports have: names that clients use, logging, prompts as text.
 _EXPORTED = {"served_model_name", "tokenizer", "seed", "disable_log_stats"}
 _RELEASE = re.compile(r"vllm[\w-]*:v?(\d+\.\d+\.\d+)")  # the release in the tag of an image
-_SAME = {"auto", "bfloat16", "float32", "float"}  # values that mean the job's own dtype
+# values of --dtype that are not kept, because AutoScout sets the dtype of the model
+_SAME = {"auto", "bfloat16", "float32", "float"}
 # Settings without a knob of their own that determine a knob's value.
 _DECIDES = {
     "kv_cache_memory_bytes": "gpu_memory_utilization",
@@ -48,8 +50,8 @@ _GO_WITH = {
 
 
 def kept_arguments(job: Job) -> dict[str, Any]:
-    """Returns the line's engine arguments that have no knob, by vLLM's names. Without an installed vLLM, only further
-    fields of nested settings are returned, of which knobs set some fields."""
+    """Returns the line's engine arguments that have no knob, by vLLM's names. Without an installed vLLM, the names of
+    its arguments are unknown, so only nested settings in which some knob sets a field are returned."""
     installed = version_of(job) if job.launch.current else None
     in_part = {name for k in shipped("vllm").knob for name, dot, _ in [k.sets.partition(".")] if dot}
     known = installed.arguments if installed else in_part
@@ -135,9 +137,9 @@ def _with_numbers_given(catalog: Catalog, job: Job, given: Mapping[str, list[str
 
 
 def _with_words_given(catalog: Catalog, job: Job, given: Mapping[str, list[str]]) -> tuple[Catalog, dict[str, str]]:
-    """Returns (catalog, knobs that the line determines). The line determines a knob if the line's text is not one of
-    the knob's values, since each of the knob's values would serve a different model. A knob that the job fixes to the
-    line's text gets this text as a value."""
+    """Returns (catalog, knobs that the line determines). If the line gives a knob a text that is not among the knob's
+    values, the line determines the knob, because any of the knob's values would serve a different model. If the job
+    fixes this knob, the text is added to the knob's values instead."""
     attributes, decided, knobs = attributes_of(job), dict[str, str](), []
     for knob in catalog.knob:
         word = "".join(given.get(flag_of(knob.sets), []))

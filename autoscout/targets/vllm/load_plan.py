@@ -1,9 +1,11 @@
 """The load of a serving experiment and the resulting metrics. Definitions follow `vllm bench serve` (0.32.0):
 
-* TTFT: from sending a request to its first token; E2EL: from sending it to its last; * TPOT: (E2EL − TTFT) / (output
-tokens − 1), for requests with several output tokens; ITL: time between two chunks of an answer; * throughput: over the
-whole pass, from sending the first request to the end of the last; * goodput: requests per second that meet all latency
-limits."""
+* TTFT: from sending a request to its first token; E2EL: from sending a request to its last token
+* TPOT: (E2EL − TTFT) / (output tokens − 1), for requests with several output tokens
+* ITL: time between two chunks of an answer
+* throughput: over the whole pass, from sending the first request to the end of the last one
+* goodput: requests per second that meet all latency limits
+"""
 
 import math
 from pathlib import Path

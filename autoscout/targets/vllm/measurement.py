@@ -41,7 +41,7 @@ def measurement(folder: Path) -> Measurement | None:
     failed = load_plan.failed(passes)
     metrics = load_plan.metrics(passes, job)
     if not metrics["cpu_s"]:
-        del metrics["cpu_s"]  # the CPU time of a server is unknown
+        del metrics["cpu_s"]  # 0 means that it was not measured, as for servers
     metrics |= load_plan.per_device(metrics, job, about.configuration)
     evidence = failed or load_plan.saturation(passes, experiment["plan"]["arrival_s"])
     if load_plan.searches_rate(job):

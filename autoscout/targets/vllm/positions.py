@@ -52,7 +52,8 @@ def not_starting(job: Job) -> Iterator[str]:
     tp, pp, dp = (
         count_of("".join(given.get(f"--{of}-parallel-size", []))) or 1 for of in ("tensor", "pipeline", "data")
     )
-    weights = known["weights_gib"] - known["expert_gib"] * (1 - 1 / dp)  # engines share the experts
+    # data parallel engines split the experts among them
+    weights = known["weights_gib"] - known["expert_gib"] * (1 - 1 / dp)
     width = KV_BYTES.get("".join(given.get("--kv-cache-dtype", [])), known["dtype_bytes"])
     tokens = known["layers"] * reach - known["windowed_layers"] * max(reach - known["window"], 0)
     heads = 1 if job.model.latent else min(tp, known["kv_heads"])
@@ -81,8 +82,9 @@ def _published(job: Job) -> int:
 
 
 def _reach(folder: Path) -> int:
-    """Returns the maximum length in tokens; 0 if unknown. Some versions of vLLM multiply it by the scaling factor of
-    positions; in other versions, the stated length already includes this factor. The larger result is used."""
+    """Returns the maximum length of a request in tokens, from the model's config.json; 0 if unknown. Some versions of
+    vLLM multiply the stated length by the scaling factor of positions, others assume that it includes this factor.
+    Returns the larger result."""
     try:
         config = door.parsed_json((folder / "config.json").read_bytes())
     except (OSError, ValueError):

@@ -14,7 +14,7 @@ from autoscout.targets.vllm import arguments as vllm
 from kb.records import Configuration, Job, Measurement, content_hash
 
 LIVE = {"max_num_seqs": "max_num_seqs", "max_num_batched_tokens": "max_num_batched_tokens", "long_prefill": ""}
-_EVERY = 8  # one of this many reuses is verified
+_EVERY = 8  # number of reuses of which one is verified on a new engine
 _TOLERANCE = 0.15  # relative, of the objective's metric; repetitions on new engines differ by 4 %
 
 

@@ -47,13 +47,13 @@ class Server:
         while True:
             outcome = self._run(experiment.resolve(), began, began + timeout_s, stopping)
             if _TAKEN not in outcome.output or stopping() or time.monotonic() > began + timeout_s:
-                return outcome  # a different program has taken the port
+                return outcome  # otherwise a different program has taken the port: try again
 
     def _run(self, experiment: Path, began: float, deadline: float, stopping: Callable[[], bool]) -> RunOutcome:
         given = json.loads(experiment.read_bytes())
         log = experiment.with_name(SERVER_LOG)
         with results.writing(experiment.parent):
-            output = open(log, "wb")  # noqa: SIM115 - later errors have other causes
+            output = open(log, "wb")  # noqa: SIM115 - `writing` must only cover the opening
         before = gpus.look() if devices.device_kind(self._job) == "cuda" else None
         trees = _Trees(lambda: time.monotonic() > deadline or stopping())
         client, phase = None, "build"
@@ -114,8 +114,8 @@ class Server:
 
 
 def variables(wanted: dict[str, str]) -> dict[str, str]:
-    """Returns a server's environment variables. The development mode makes the server report its configuration, and
-    faulthandler prints tracebacks of crashes."""
+    """Returns a server's environment variables. vLLM's development mode makes the server report its configuration, and
+    Python's faulthandler prints tracebacks of crashes."""
     inherited = {**os.environ, "PYTHONFAULTHANDLER": "1", **wanted, "VLLM_SERVER_DEV_MODE": "1"}
     inherited.pop("VLLM_CPU_KVCACHE_SPACE", None)  # this variable would silently override kv_cache_memory_bytes
     return inherited
@@ -178,8 +178,8 @@ def healthy(port: int) -> bool:
 
 
 def ready_before(keeper: subprocess.Popen[bytes], port: int, over: Callable[[], bool], members: dict[int, str]) -> bool:
-    """Waits until a server is ready; returns False if `over` becomes true first. `members` collects the server's
-    processes for `end`. Without this list, engines could not be found if supervisor and server are killed together."""
+    """Waits until a server is ready; returns False if `over` returns True first. `members` collects the server's
+    processes for `end`. Without these, engines could not be found after supervisor and server were killed together."""
     while not over():
         if healthy(port):
             return True

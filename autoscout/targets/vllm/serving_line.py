@@ -36,7 +36,8 @@ from autoscout.targets.vllm.settings_file import with_file
 from kb.records import AutoscoutError, Configuration, Draft, Job, Value
 
 _RANKS = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
-_PLACING = ("--data-parallel-size-local",)  # flags that follow from the job's nodes
+# flags that are not kept, because AutoScout computes them from the job's nodes
+_PLACING = ("--data-parallel-size-local",)
 _LOAD = {  # flags of `vllm bench serve` → fields of [traffic]
     "--random-input-len": "input_len",
     "--random-output-len": "output_len",
@@ -124,7 +125,7 @@ def _before(line: Line) -> tuple[list[str], str]:
     words = [*line.words]
     if runs_image(line) >= 0 and not any(word.startswith("--net") for word in words):
         at = words.index("--rm") + 1
-        words[at:at] = ["--network", "host"]  # required for sending the load
+        words[at:at] = ["--network", "host"]  # so that the load generator on the host reaches the server
     if words and SERVER_IMAGE.search(words[-1]):
         return [*words[:-1], "--entrypoint", "", words[-1]], ""
     if words[-1:] == ["serve"]:

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import leash
 import rank_questions
 
-_STEPS = 2  # the first step creates the optimizer's state
+_STEPS = 2  # number of traced optimizer steps: two, because the first one creates the optimizer's state
 
 
 class Enough(BaseException):

@@ -47,7 +47,7 @@ class ScriptWatch(Watch):
     """A watch that ignores results that are not tensors."""
 
     def see(self, tensor: Any, tag: str) -> None:
-        if isinstance(tensor, torch.Tensor):  # a flattened DTensor also has its mesh
+        if isinstance(tensor, torch.Tensor):  # the parts of a DTensor include its mesh, which is not a tensor
             super().see(tensor, tag)
 
 
@@ -126,7 +126,9 @@ def _processes(rank: int, world: int) -> None:
 
 def _meshes() -> None:
     """Creates device meshes from real tensors, because a mesh reads the values of its tensor of ranks."""
-    importlib.import_module("torch.distributed.fsdp")  # keeps a reference to init_device_mesh
+    # imported before the patch, because this module keeps a reference to init_device_mesh, which the loop below
+    # replaces
+    importlib.import_module("torch.distributed.fsdp")
     from torch.distributed import device_mesh
 
     make = device_mesh.init_device_mesh
@@ -155,7 +157,7 @@ def _really(function: Any) -> Any:
 
 def _data_parallel(watch: ScriptWatch) -> None:
     wrapped: Any = data_parallel.DistributedDataParallel
-    # These functions read tensor values.
+    # Disables functions that read tensor values.
     data_parallel._verify_param_shape_across_processes = lambda *args, **kwargs: None  # type: ignore[assignment]
     data_parallel._sync_module_states = lambda *args, **kwargs: None  # type: ignore[assignment]
     make, buckets = wrapped.__init__, wrapped._ddp_init_helper
@@ -164,7 +166,7 @@ def _data_parallel(watch: ScriptWatch) -> None:
 
     @functools.wraps(buckets)
     def bucketed(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Creates the buckets that DDP otherwise creates only after its first step. (Before, DDP has a single
+        """Creates at once the buckets that DDP creates only after its first step. (In the first step, DDP has a single
         bucket.)"""
         limits = [self.bucket_bytes_cap]
         functions._compute_bucket_assignment_by_size = lambda tensors, _, *more: assigned(tensors, limits, *more)
@@ -172,7 +174,8 @@ def _data_parallel(watch: ScriptWatch) -> None:
             buckets(self, *args, **kwargs)
 
     def reduced(_, bucket):  # without annotations, which DDP would check
-        """Replaces the C++ reducer's own communication, which would read a result that fake work handles lack."""
+        """Replaces the communication of the C++ reducer, which reads the result of a work handle. Fake process groups
+        return handles without a result."""
         dist.all_reduce(bucket.buffer())
         done = torch.futures.Future()
         done.set_result(bucket.buffer())
@@ -195,8 +198,8 @@ def _modules() -> None:
     tensor: Any = torch.Tensor
 
     def applied(self: Any, change: Any, recurse: bool = True) -> Any:
-        """Module._apply without swapping of parameters, because fake tensors with weak references cannot be swapped:
-        parameters are copied."""
+        """Replaces Module._apply. Copies parameters instead of swapping their tensors, because torch cannot swap fake
+        tensors with weak references."""
         made: dict[int, Any] = {}  # by identity of the old parameter, so that tied parameters stay tied
         with torch.no_grad():
             for part in self.modules() if recurse else [self]:
@@ -266,7 +269,7 @@ def _loaders() -> None:
 
 
 def _values() -> None:
-    """Disables operations that need real values, such as checks for non-finite gradients, and checkpoints."""
+    """Disables operations that need real values: the check for non-finite gradients and the writing of checkpoints."""
     scaler: Any = importlib.import_module("torch.amp.grad_scaler").GradScaler
     scaler._maybe_opt_step = lambda self, optimizer, state, *args, **kwargs: optimizer.step(*args, **kwargs)
     torch.save = lambda *args, **kwargs: None  # type: ignore[assignment]

@@ -45,13 +45,13 @@ def _product(layer: Any, name: str) -> Any:
 
 def _adapt(product: Any, rank: int) -> None:
     product.adapter = Adapter(product, rank)
-    normed = hasattr(product, "layer_norm_weight")  # Transformer Engine's fused norm and linear layer
+    normed = hasattr(product, "layer_norm_weight")  # whether Transformer Engine fuses a norm into the linear layer
     if normed:
         product.return_layernorm_output = True
 
     def add(module: Any, given: tuple[Any, ...], out: Any) -> tuple[torch.Tensor, Any]:
         x, y, bias = given[0], out[0], out[1]
-        if normed:  # ((output, norm), None), or (output, bias, norm)
+        if normed:  # `out` is ((output, norm), None) or (output, bias, norm)
             x, y, bias = (out[0][1], out[0][0], None) if isinstance(out[0], tuple) else (out[2], out[0], out[1])
         return y + module.adapter(x), bias
 

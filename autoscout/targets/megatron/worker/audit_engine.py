@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 
 import audit_answers
 
-# Flags whose values are the user's.
+# Required flags that do not come from a configuration; the audit uses these values.
 _USERS_FLAGS = ("--mock-data", "--tokenizer-type", "NullTokenizer", "--train-iters", "3", "--lr", "1e-5")
 _CAPABILITY = (9, 0)
 
@@ -73,7 +73,7 @@ def pretend_transformer_engine() -> None:
     fused: Any = sys.modules["transformer_engine.pytorch.optimizers"]
     names = ("master_weight_dtype", "exp_avg_dtype", "exp_avg_sq_dtype", "use_decoupled_grad", "store_param_remainders")
     made: dict[str, Any] = {}
-    # Megatron-core checks the parameters of this class
+    # Megatron-core looks at the parameter names of this class's __init__.
     exec(f"class FusedAdam:\n    def __init__(self, {', '.join(names)}): pass", made)
     fused.FusedAdam = made["FusedAdam"]
 
@@ -152,12 +152,14 @@ def _built(launch: dict[str, Any]) -> dict[str, list[Any]]:
 
 def _answer(module: Any, launch: dict[str, Any], actions: dict[str, argparse.Action]) -> dict[str, Any]:
     before = dict(os.environ)
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # a job on CPUs does not set it
+    # validation needs this variable, and a launch on CPUs does not set it
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     os.environ.update(WORLD_SIZE=str(launch["world"]), RANK="0", LOCAL_RANK="0", **launch["variables"])
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            warnings.filterwarnings("ignore", message=".*in Python 3")  # about Python, not about an argument
+            # these warnings concern Python versions, not arguments
+            warnings.filterwarnings("ignore", message=".*in Python 3")
             changed = _built(launch) if module is None else _parsed(module, launch, actions)
         said = sorted({" ".join(str(w.message).split()) for w in warned})
         return {"refused": "", "changed": changed, "said": said}

@@ -3,7 +3,7 @@
 The rules are those of v0.16.1 (training/arguments.py, core_transformer_config_from_args; training/training.py,
 get_model and get_megatron_optimizer_config): a field of TransformerConfig, DistributedDataParallelConfig or
 OptimizerConfig gets the argument of its own name, with a few exceptions. Some arguments are on unless a flag disables
-them, whatever the field's default. The rules are repeated here, because megatron-core's wheel has no
+them, even if the field is off by default. The rules are repeated here, because megatron-core's wheel has no
 `megatron/training`; tests compare them with Megatron-LM's own parser."""
 
 import dataclasses
@@ -56,7 +56,7 @@ _GROUPS = (
     *("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size"),
     *("hierarchical_context_parallel_sizes", "num_distributed_optimizer_instances"),
 )
-PACKED = "packed.jsonl"  # targets/megatron/finetuning.py's name for a file with packed samples
+PACKED = "packed.jsonl"  # name of a data file with packed samples, as in targets/megatron/finetuning.py
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.uint8}
 _OFF = {
     "no_overlap_p2p_communication": "overlap_p2p_comm",
@@ -136,7 +136,7 @@ def arguments(flags: dict[str, Any]) -> dict[str, Any]:
         if name in found:
             found[name] = _DTYPES[found[name]]
     if found.get("virtual_pipeline_model_parallel_size") is None:
-        # Megatron-LM allows these only in interleaved schedules
+        # Megatron-LM allows both settings only in interleaved schedules.
         found["overlap_p2p_comm"] = found["align_param_gather"] = False
     if found.get("position_embedding_type") != "rope":
         found["apply_rope_fusion"] = False
@@ -155,8 +155,8 @@ def transformer(given: dict[str, Any], on_cpu: bool) -> TransformerConfig:
     overlap = config["overlap_p2p_comm"]
     communication = config["cp_comm_type"]
     config |= {
-        # As in Megatron-LM, except with gloo, which may still be sending a tensor when the tensor is freed, so that
-        # losses are silently wrong.
+        # Megatron-LM always sets this. With gloo, a tensor could be freed while it is still being sent, which silently
+        # causes wrong losses.
         "deallocate_pipeline_outputs": not (on_cpu and overlap),
         "batch_p2p_comm": not overlap,
         "params_dtype": dtype,
@@ -187,7 +187,7 @@ def ddp(given: dict[str, Any]) -> DistributedDataParallelConfig:
         "pad_buckets_for_high_nccl_busbw": given.get("ddp_pad_buckets_for_high_nccl_busbw", False),
     }
     if config.get("use_megatron_fsdp"):
-        config["use_custom_fsdp"] = True  # as in Megatron-LM, which accepts both names
+        config["use_custom_fsdp"] = True  # as in Megatron-LM, in which both names mean the same setting
     return DistributedDataParallelConfig(**config)
 
 

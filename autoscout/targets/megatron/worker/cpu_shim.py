@@ -46,8 +46,8 @@ def before_megatron() -> None:
     cuda.manual_seed = torch.default_generator.manual_seed
     cuda.get_rng_state = cuda.random.get_rng_state = lambda *args, **kwargs: torch.get_rng_state()
     cuda.set_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
-    # Gloo keeps three threads per group, used or not (NCCL creates communicators on first use), and Megatron makes
-    # about twenty groups from a few sets of ranks.
+    # Creates one process group per set of ranks. Megatron creates about twenty groups from a few sets of ranks, and
+    # gloo keeps three threads even for unused groups. (NCCL creates communicators on first use.)
     torch.distributed.new_group = _once_for_each_set(torch.distributed.new_group)
     # CUDA profilers' ranges have no meaning on a CPU.
     cuda.nvtx.range_push = cuda.nvtx.range_pop = lambda *args, **kwargs: None

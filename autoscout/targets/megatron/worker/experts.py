@@ -1,5 +1,5 @@
 """The norm of the experts' gradients, which must be equal in all equivalent layouts. This norm is compared separately,
-because the experts' gradients are so small that, if they were missing, the total norm would change no more than by
+because the experts' gradients are very small: if they were missing, the total norm would change only by as much as by
 rounding in bf16."""
 
 from typing import Any

@@ -29,7 +29,7 @@ from course import Course
 
 _CONTEXT_GIB = 0.6
 _phase = "import"
-_courses: list[Course] = []  # the last one is current
+_courses: list[Course] = []  # the runs of this process; the last one is the current run
 _entered: dict[str, float] = {}  # monotonic start time of each phase
 _before: dict[str, float] = {}  # GiB used on this rank's device before its first allocation
 
@@ -70,7 +70,7 @@ def load(device: str) -> None:
     import building  # noqa: F401 - imports everything used of Megatron
 
     with contextlib.suppress(ImportError):
-        import megatron.core.models.mimo  # noqa: F401 - from 0.19 on, each rank's optimizer would import it
+        import megatron.core.models.mimo  # noqa: F401 - else the optimizer of each rank imports it (since 0.19)
 
     if device == "cpu":
         cpu_shim.after_megatron()

@@ -46,7 +46,7 @@ def _global_name(name: str, chunk: Any, tied: bool) -> str:
 
 def _shard(name: str, parameter: Any, layers: int, gated: bool) -> torch.Tensor:
     ranks, rank, dim = 1, 0, 0
-    if ".experts." in name:  # Transformer Engine does not mark their shards
+    if ".experts." in name:  # Transformer Engine does not mark the shards of experts' weights
         group: Any = parallel_state.get_expert_tensor_parallel_group()
         ranks, rank, dim = group.size(), group.rank(), 0 if "linear_fc1." in name else 1
     elif getattr(parameter, "tensor_model_parallel", False):

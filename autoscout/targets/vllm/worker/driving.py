@@ -21,7 +21,7 @@ Answer = Callable[..., Awaitable[tuple[float, list[Record]]]]  # type of drive()
 
 
 class DriveState:
-    """The progress of the experiment, for a failure's message."""
+    """The current phase and the number of finished passes, which the message of a failure states."""
 
     phase = "import"
     passes = 0

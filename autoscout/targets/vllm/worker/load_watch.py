@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 _Z = 1.96
 _GROWING = 1.5  # the queue grows if the last requests wait this many times as long as the first quarter of the load
 _STEADY = 1.1  # below this ratio, the queue certainly does not grow
-_MEANS = 1.5  # if a mean is this multiple of its bound, further loads cannot reduce the mean to the bound
+# a mean above this multiple of its bound is final: further loads are not expected to reduce it to the bound
+_MEANS = 1.5
 _LASTING = 2.0  # minimum duration of a load, in answer times, because the beginning of a burst may meet the limits
 _AT_LEAST = 0.5  # fraction of a load that must be answered before it can meet the limits
-FEWEST = 8  # number of answers needed to estimate the engine's rate
+FEWEST = 8  # minimum number of answers from which the engine's rate is estimated
 
 
 class SentRequest(NamedTuple):

@@ -16,12 +16,13 @@ import prompts
 from load_watch import FEWEST, LoadWatch
 
 _SATURATED = 0.9  # the server is saturated if it answers less than this fraction of the arrivals
-_LASTING = 4.0  # duration of a load in median answer times; half of that is sufficient
+_LASTING = 4.0  # intended duration of a load, in median answer times; a load of half this duration still counts
 _MOST_PLANS = 16  # longest load, in passes of the plan; if a longer one would be needed, the rate counts as overload
-# fractions of the time left: of a usual load; of a load with the fewest requests; maximum
+# Fractions of the time left that a load may take: a usual load; a load with the minimum number of requests for the
+# quantiles; any load.
 _SHARE, _FLOOR, _MOST = 0.35, 0.5, 0.6
 _REFINES = 20  # minimum number of requests in a load that refines the rate
-_IDLE = 0.5  # mean number of requests in flight at the first rate, low enough for any engine
+_IDLE = 0.5  # the next higher rate has at least this mean number of requests in flight, which any engine can process
 _ALONE = 3  # if this many requests that were alone on the server break a limit, no rate can meet it
 _STEPS = (1.5, 2.0)  # factors between rates until the highest rate is bracketed: first step; later steps
 _SERVED = 0.9  # if a load ended early, the next rate is this fraction of the rate at which its requests were answered
@@ -133,8 +134,8 @@ class _Search:
         return measured
 
     def _learn(self, measured: Load, over: str) -> None:
-        """Learns from an overload: records the rate at which requests were answered, and marks lower tested rates that
-        were too high, too."""
+        """Learns from an overload: records the rate at which requests were answered, and whether even requests that
+        were alone on the server break the limits."""
         done = [r for r in measured["requests"] if r["chunks"] and not r["error"]]
         if len(done) >= FEWEST or (done and over == "late"):
             seconds = max(r["chunks"][-1] for r in done) - min(r["sent"] for r in done)
@@ -151,7 +152,7 @@ class _Search:
         return count < rate * max(_LASTING / 2 * self.felt, _LASTING * self._waits())
 
     def _waits(self) -> float:
-        """Returns the seconds that a request may wait."""
+        """Returns the seconds that a request may wait within the latency limits."""
         return max(self.bounds["ttft"], self.bounds["e2el"] - self.felt)
 
     # ---- how many requests -----------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class PhaseClock:
         self._spent = dict.fromkeys(PHASES, 0.0)
         self._began = None  # when the current iteration began
         self._generates = False
-        self.told = {}  # further values to write for the current iteration
+        self.told = {}  # values other than times that are written for the current iteration
 
     def enter(self, timer):
         around = self._open[-1][1] if self._open else "update"

@@ -14,7 +14,8 @@ import torch.distributed.distributed_c10d as c10d
 
 _drawn: dict[Any, torch.Tensor] = {}
 _STD = 0.02
-_TENSORS = ("output_tensor", "output", "input_tensor", "input", "tensor")  # possible names of the tensor, outputs first
+# names that torch's collectives use for their tensors, outputs first
+_TENSORS = ("output_tensor", "output", "input_tensor", "input", "tensor")
 
 
 def _repeated(out: torch.Tensor, value: torch.Tensor, *args: Any) -> None:

@@ -110,7 +110,7 @@ def _step(
 
 
 def _memory(device: Any) -> dict[str, int]:
-    """Returns peak memory in bytes; {} on a CPU, where the process has other memory, too."""
+    """Returns peak memory in bytes; {} on a CPU, where torch does not count the memory of tensors."""
     if device.type == "cpu":
         return {}
     import torch

@@ -9,7 +9,7 @@ import cpu_shim
 import for_each
 import offloaded
 import torch
-import torch._dynamo.polyfills.loader  # before the patches, because it uses functions as keys
+import torch._dynamo.polyfills.loader  # before the patches, which replace functions that it uses as keys
 import torch.distributed as dist
 from fused_layers import NormFunction
 from watch import watch
@@ -21,7 +21,8 @@ def before_megatron() -> None:
     cpu_shim.before_megatron()
     tensor.matmul = product  # undoes cpu_shim's replacement, which copies matrices; a GPU needs no such copy
     cuda: Any = torch.cuda
-    state = torch.get_rng_state()  # the state of the real generator, since a fake tensor cannot be restored as a state
+    # The state of the real generator. It is read now, because a generator's state cannot be set from a fake tensor.
+    state = torch.get_rng_state()
     cuda.get_rng_state = cuda.random.get_rng_state = lambda *args, **kwargs: state
     cuda.set_rng_state = cuda.manual_seed = cuda.set_device = cuda.empty_cache = lambda *args, **kwargs: None
     cuda.is_current_stream_capturing = lambda: False

@@ -15,12 +15,13 @@ _PLACEHOLDERS: dict[Any, torch.Tensor] = {}
 
 
 class Settings:
-    """Properties of the replaced modules. `flash`: use flash-attn 2 instead of cuDNN's fused attention. `splits`:
-    number of accumulators of flash's deterministic backward pass. `fp8`: GEMMs in 8 bits. `once`: the placeholder for a
-    fused weight gradient is allocated only once (since 2.5)."""
+    """Properties of the replaced modules. `flash`: whether attention uses flash-attn 2 instead of cuDNN's fused kernel.
+    `multiprocessors`: the device's number of SMs if flash's backward pass is deterministic, else 0; determines its
+    number of accumulators. `fp8`: whether GEMMs use 8 bits. `once`: whether the placeholder for a fused weight gradient
+    is allocated only once (since Transformer Engine 2.5)."""
 
     flash = True
-    multiprocessors = 0  # the device's, for a deterministic backward pass; else 0
+    multiprocessors = 0
     fp8 = False
     once = True
 
@@ -320,7 +321,7 @@ def _flash_scratch(ctx: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
 
 
 def _exchanged(tensors: tuple[Any, ...], group: Any) -> None:
-    """Exchanges heads for tokens between ranks, or tokens for heads. Tensor sizes do not change."""
+    """All-to-all between a split by tokens and a split by heads. Tensor sizes do not change."""
     for t in tensors:
         dist.all_to_all_single(torch.empty_like(t), t, group=group)
 
@@ -348,7 +349,7 @@ class RotaryFunction(Function):
 
 
 class MovedFunction(Function):
-    """Sorts, repeats or merges rows by one kernel, which saves a map of row positions."""
+    """Sorts, repeats or merges rows by one kernel, as for tokens of experts."""
 
     @staticmethod
     def forward(ctx: Any, t: Any, shape: tuple[int, ...]) -> Any:
@@ -363,8 +364,8 @@ class MovedFunction(Function):
 
 
 class CrossEntropyFunction(Function):
-    """Cross entropy over vocabulary shards. The gradient overwrites the logits, and three numbers per token are reduced
-    over the ranks."""
+    """Cross entropy over vocabulary shards. The gradient overwrites the logits. Each rank gathers three numbers per
+    token from all ranks."""
 
     @staticmethod
     def forward(ctx: Any, logits: Any, target: Any, group: Any) -> Any:
@@ -393,6 +394,6 @@ class CausalSoftmax:
 
     @staticmethod
     def backward(grad: Any, probabilities: Any, scale: Any) -> Any:
-        """The result overwrites the gradient."""
+        """Returns `grad` itself, because the real kernel overwrites it with its result."""
         watch.kernel("softmax backward", tuple(grad.shape))
         return grad

@@ -33,7 +33,8 @@ def _large(self: Any, tensor: Any) -> bool:
 
 
 def _sent(self: Any, tensor: Any, **ignored: Any) -> tuple[Any, Any]:
-    """Returns no copy of the tensor in host memory, because host memory is not counted."""
+    """Returns only the tensor's shape and dtype instead of a copy in host memory, because host memory is not
+    counted."""
     return tuple(tensor.shape), tensor.dtype
 
 

@@ -60,7 +60,7 @@ def build(config: dict[str, Any], script: Script, shape: Any) -> tuple[list[Any]
             for number, chunk in enumerate(bare)
         ]
         for buffer in [b for c in chunks for b in c.buffers + c.expert_parallel_buffers]:
-            if buffer.param_data is not None:  # the distributed optimizer's copy replaces the weights
+            if buffer.param_data is not None:  # with the distributed optimizer, this buffer holds the weights
                 watch.rename(buffer.param_data, "weights", "weights")
     with watch.in_phase("optimizer"):
         optimizer = get_megatron_optimizer(
@@ -84,7 +84,7 @@ def _chunk(config: dict[str, Any], script: Script, shape: Any, stage: int | None
         rotary_percent=script.rotary_percent,
         vp_stage=stage,
     )
-    if shape.bf16:  # Float16Module's .bfloat16() also converts learned positions and routers
+    if shape.bf16:  # Float16Module converts all fp32 parameters, but its .bfloat16() has no effect here (fake_torch.py)
         for part in chunk.modules():
             for name, value in list(part._parameters.items()):
                 if value is not None and value.dtype == torch.float32:

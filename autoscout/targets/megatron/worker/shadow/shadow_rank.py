@@ -179,7 +179,7 @@ def _forward(
     batch = script.batch(config, inner.pre_process, inner.post_process)
     forward = model.build_schedule_plan if return_schedule_plan else model
     output = forward(batch.tokens, batch.positions, batch.mask, labels=batch.labels)
-    if not return_schedule_plan and output.requires_grad:  # the backward pass does this first
+    if not return_schedule_plan and output.requires_grad:  # the hook runs at the start of the chunk's backward pass
         output.register_hook(lambda _: watch.in_chunk(chunk))
     return output, functools.partial(_loss, batch.loss_mask)
 

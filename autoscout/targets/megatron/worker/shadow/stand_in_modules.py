@@ -202,7 +202,8 @@ class DotProductAttention(torch.nn.Module):
         s, b = q.shape[:2]
         group = self.cp_group if self.cp_group is not None and self.cp_group.size() > 1 else None
         with watch.tagged("attention"):
-            # for other shapes, Transformer Engine uses cuDNN's attention
+            # flash-attn needs equal head sizes of queries and values. Otherwise, Transformer Engine uses cuDNN's
+            # attention.
             flash = Settings.flash and q.shape[-1] == v.shape[-1]
             if flash:
                 q, k, v = (t.transpose(0, 1).contiguous() for t in (q, k, v))
@@ -258,7 +259,8 @@ class FusedAdam(torch.optim.Optimizer):
     def step(self, closure: Any = None, **ignored: Any) -> None:  # type: ignore[override]
         for group in self.param_groups:
             numbers = 0
-            unscaled: list[Any] = []  # keeps the fp32 moments of all weights of the group in memory
+            # fp32 copies of all low-precision moments of the group, which exist at the same time
+            unscaled: list[Any] = []
             for p in group["params"]:
                 if p.grad is None and getattr(p, "decoupled_grad", None) is None:
                     continue

@@ -104,7 +104,8 @@ OPERATIONS: dict[str, Any] = {
 
 
 class Operations(types.ModuleType):
-    """The replaced module. Operations that Megatron-core only uses as base classes exist and do nothing."""
+    """The replacement for the module of operations. Operations that it does not know are empty classes, because
+    Megatron-core only uses them as base classes."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

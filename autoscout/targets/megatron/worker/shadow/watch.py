@@ -44,7 +44,8 @@ class Watch(TorchDispatchMode):
         self.chunk = 0  # the chunk of an interleaved pipeline that is running
         self.of_chunks: defaultdict[int, tuple[Counter, Counter]] = defaultdict(lambda: (Counter(), Counter()))
         self.names: dict[str, str] = {}  # process group's name in torch → in Megatron
-        self.scratch: dict[str, Any] = {}  # operator → its temporary allocations, given its first tensor
+        # operator → function from its first tensor to a temporary tensor of its GPU kernel
+        self.scratch: dict[str, Any] = {}
         self.selected = 1.0  # fraction of elements that a mask selects
         self._fused = 0
         self._pending: list[tuple[Any, int, str, str]] = []
@@ -118,8 +119,8 @@ class Watch(TorchDispatchMode):
         self._moved(number, size)
 
     def resizes(self) -> None:
-        """Starts tracking resized storages. No operator resizes, but Megatron's CheckpointWithoutOutput frees outputs
-        in this way until they are recomputed, and FSDP frees and refills buffers."""
+        """Starts tracking storages that are resized without an operator: Megatron's CheckpointWithoutOutput frees
+        outputs by resizing them to 0 until they are recomputed, and FSDP frees and refills buffers."""
         storage: Any = torch.UntypedStorage
         resize, copy = storage.resize_, storage.copy_
 

@@ -160,8 +160,8 @@ class EngineFleet:
         self.engines[number].executor.leaving.append((at, name))
 
     def _lose(self, number: int) -> list[Any]:
-        """Fails an engine. Its requests without a token are sent to other engines; its requests with tokens fail.
-        Returns the outputs of failed requests."""
+        """Fails an engine. Its requests that have no token yet are sent to other engines, and the rest of its requests
+        fail. Returns the outputs of failed requests."""
         lost = self.engines[number]
         lost.lost, lost.said = True, []
         names, lost.open = dict(lost.open), {}

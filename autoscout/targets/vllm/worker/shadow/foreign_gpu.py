@@ -47,4 +47,5 @@ def become(name: str, capability: float, memory: int, count: int) -> None:
             return count
 
     current_platform.__class__ = ForeignGpu
-    vllm.config.vllm.HAS_TRITON = True  # selects the model runner for GPUs, which queues steps differently
+    # makes vLLM choose its model runner for GPUs, which queues steps differently from the one for CPUs
+    vllm.config.vllm.HAS_TRITON = True

@@ -101,7 +101,7 @@ def _loaded(fleet: Any, plan: dict[str, Any]) -> dict[str, Any]:
         nonlocal loads
         fleet.begin(
             lambda name: requests[int(name)].session, loses=loads > plan["warmup"]
-        )  # load 0: equivalence; then warm-up
+        )  # engines fail only after load 0 (equivalence prompts) and the warm-up
         loads += 1
         duration, records = serve.answered(fleet, requests, concurrency, ids, fleet, watch, fleet.step)
         begun = fleet.scheduled()

@@ -47,7 +47,7 @@ def tables(given: dict[str, Any]) -> Any:
 
 
 class _Later(Future):
-    """A future that is done when the clock's total reaches `moment`. result() advances the clock to this time."""
+    """A future that is done at the simulated time `moment`. result() advances the simulated clock to this time."""
 
     def __init__(self, clock: VirtualClock, moment: float, output: Any) -> None:
         super().__init__()
@@ -73,15 +73,19 @@ class VirtualExecutor(Executor):
     clock: VirtualClock
     link: tuple[float, float] = (0.0, 0.0)
     scheduler: Any = None  # set after the engine has created it
-    # called with the sending engine's index, the request's name in it, and the time at which its cache was read
+    # Called with the index of the engine that sent a KV cache, the request's name in this engine, and the time at which
+    # the KV cache was read.
     hand_over: Callable[[int, str, float], None]
 
     def _init_executor(self) -> None:
-        self._free = [0.0] * self.parallel_config.pipeline_parallel_size  # total time at which each stage becomes free
-        self._token_at: dict[str, float] = {}  # when the last token of each sequence is ready
+        # for each stage, when it becomes free (seconds of all loads)
+        self._free = [0.0] * self.parallel_config.pipeline_parallel_size
+        self._token_at: dict[str, float] = {}  # sequence → time at which its last token is ready
         self._batch: tuple[float, ModelRunnerOutput] | None = None
-        self._arriving: list[tuple[float, str]] = []  # (time, request) at which a request's cache arrives here
-        self.leaving: list[tuple[float, str]] = []  # (time, request) at which a request's cache has been read from here
+        # (time, request): when the request's KV cache arrives at this engine
+        self._arriving: list[tuple[float, str]] = []
+        # (time, request): when another engine has read the KV cache of this request
+        self.leaving: list[tuple[float, str]] = []
         self._link_free = 0.0
         self._received: set[str] = set()
         self.begin()
