@@ -131,7 +131,7 @@ def test_a_trace_of_hashes_says_what_prompts_have_in_common(tmp_path: Path) -> N
         ("turns = 0", "traffic.sessions.turns = 0 must be at least 1"),
         (
             "turns = 2\ngroups = 3",
-            r"the sessions of a group share a prefix \(traffic.sessions.groups\); set its length in traffic.shared_pref",
+            r"the sessions of a group share a prefix \(traffic.sessions.groups\); set its length in traffic.shared",
         ),
         ("turn = 2", "the key traffic.sessions.turn is unknown; did you mean 'turns'"),
     ],
