@@ -205,8 +205,7 @@ def _of_accelerate(line: Line) -> tuple[dict[str, int], tuple[str, ...]]:
 
 
 def _by_accelerate(line: Line) -> bool:
-    """Whether accelerate starts the processes: as the line's launcher, or inside a framework if the line has no other
-    launcher."""
+    """Whether accelerate starts the processes: as the line's launcher, or called by the framework's own program."""
     names = {*line.launcher.names}
     own = set().union(*(known.programs for known in frameworks().values() if known.by_accelerate))
     return "accelerate" in names or bool(names & own and line.value("--launcher") in (None, "accelerate"))

@@ -28,7 +28,7 @@ from autoscout.search.pool import CandidatePool
 from autoscout.search.proposers import Proposal
 from kb.journal import PROPOSED
 
-_SHARE, _MOST = 0.25, 0.5  # share of best candidates that a proposal must be among: at first; at most
+_SHARE, _MOST = 0.25, 0.5  # a proposal must rank in this top share of the candidates: initial; maximum
 _EARLY = 4  # experiments after which the belief may choose a proposal
 _RANKED = 3  # runs needed before the opening tries a proposal, and runs of other arms needed to prove one
 _NEAR = 0.6  # two ideas are similar if they differ in less than this share of the usual number of knobs
@@ -92,7 +92,8 @@ class ProposedArm:
         return self.trial(model, model.gain, pending)
 
     def trial(self, model: Surrogate, value: np.ndarray, pending: Iterable[int]) -> Proposal | None:
-        """The open proposal whose (m,) `value` is largest, if it is in this arm's share of the candidates."""
+        """The open proposal with the largest value; None if it does not rank in this arm's top share of the candidates.
+        `value`: (m,), one number per candidate."""
         rows = [row for row in self.open if not self._answered(row)]
         if self.held or not rows or any(row in self.open for row in pending):
             return None

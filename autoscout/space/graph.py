@@ -151,7 +151,7 @@ class Space:
         """Returns a short unique name: the differences from a plain single-device run, such as tp2_pp2_sp_mbs1."""
         return short_name(configuration, self._off)
 
-    # ---- M(s) and projection -----------------------------------------------------------------------------
+    # ---- values allowed by a structure, and projection onto valid configurations -------------------------
 
     def mask(self, s: Structure) -> dict[str, tuple[Value, ...]]:
         """Returns M(s): the active dense knobs with their values in X(s), in the order of the domains."""

@@ -31,7 +31,7 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
     keeps: list[str] = []  # ids of the target's own rules that `when` and `values` already enforce
     implied: str = ""  # expression for the only possible value, given other knobs
     asks: list[Value] = []  # values that are available only if the job's [space] allows them
-    asks_for: str = ""  # why they must be allowed: other numerics, an extra package, or never tested
+    asks_for: str = ""  # why these values must be allowed: different numerics, an extra package, or no test
     priced: bool = True  # whether our simulators model the knob's effect on time and memory
     since: str = ""  # the target's first version with the knob; "" if all supported versions have it
     until: str = ""  # the target's first version that rejects the knob

@@ -83,9 +83,8 @@ def svg(space: Space, title: str) -> str:
     parts += _legend(bottom + 24)
     never = [knob.name for knob in space.knobs if knob not in shown]
     if never:
-        parts.append(
-            f'<text class="soft" x="{_LEFT}" y="{bottom + 56}">never act here: {escape(", ".join(never))}</text>'
-        )
+        text = f"without effect in this job: {', '.join(never)}"
+        parts.append(f'<text class="soft" x="{_LEFT}" y="{bottom + 56}">{escape(text)}</text>')
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{bottom + 74}" '

@@ -220,7 +220,7 @@ class Target:
         measured job that calibrates the predictions. Errors: AutoscoutError; exit code 2 if the target designs no
         clusters, 3 if the budget is too small."""
         raise AutoscoutError(
-            f'{job.name}: target = "{job.target}"; a cluster is chosen for a job of target = "stack"', 2
+            f'{job.name}: has target = "{job.target}", but a cluster can be chosen only for target = "stack"', 2
         )
 
     # ---- a launch -------------------------------------------------------------------------------------------------

@@ -25,7 +25,9 @@ class Disturbances:
         self._exact = exact
         self._seen: dict[str, list[float]] = {name: [] for name in _TOO_FAR}
         self._runs = self._repeats = 0
-        self._held: dict[str, tuple[str, Measurement]] = {}  # configuration → (purpose, first run)
+        self._held: dict[
+            str, tuple[str, Measurement]
+        ] = {}  # configuration → (purpose, suspicious run that waits for its repeat)
         self._lost: Counter[str] = Counter()  # configuration → consecutive runs whose host was lost
 
     def again(self, purpose: str, measurement: Measurement) -> bool:

@@ -33,8 +33,8 @@ _UNKNOWN = Noise()
 
 class Contrast(msgspec.Struct, frozen=True):
     """A comparison of two configurations. `log`: log(cost of the first / cost of the second); above 0 the second is
-    cheaper. `error`: its standard error, with `dof` degrees of freedom; `share`: its share of the error probability of
-    5 %."""
+    cheaper. `error`: standard error of `log`, with `dof` degrees of freedom; `share`: part of the error probability
+    of 5 %, which all comparisons share."""
 
     log: float
     error: float

@@ -254,7 +254,7 @@ def test_pictures_of_long_names_and_level_arrows():
 
 def test_a_space_of_nothing_but_what_acts_has_no_line_below():
     space = Space([knob("a", 1, 2)], [], {})
-    assert "never act here" not in picture.svg(space, "t")
+    assert "without effect in this job" not in picture.svg(space, "t")
     assert space.name(Configuration({"a": 2})) == "a2"
 
 

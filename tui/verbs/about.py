@@ -23,7 +23,7 @@ def completion(shell: str | None) -> None:
     name = shell or Path(os.environ.get("SHELL", "bash")).name
     kind = get_completion_class(name)
     if kind is None:
-        raise click.UsageError(f"nothing completes in {name}; {', '.join(_SHELLS)} can")
+        raise click.UsageError(f"there is no completion for {name}; it exists for {', '.join(_SHELLS)}")
     root = click.get_current_context().find_root()
     click.echo(kind(root.command, {}, "autoscout", "_AUTOSCOUT_COMPLETE").source())
 

@@ -93,7 +93,7 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
     context = s.input_len + s.output_len / 2
     decode = decode_step_s(e, at_once, at_once * context)
     waves = batch / at_once
-    again = np.maximum(waves - 1, 0.0)  # batches after the first; preemption repeats some prompts
+    again = np.maximum(waves - 1, 0.0)  # batches after the first, in which preemption repeats some prompts
     total = prompts * waves + decode * (s.output_len - 1) * waves
     total = total + again * prompts * np.where(
         at_once < np.minimum(batch, s.max_seqs), s.output_len / 2 / s.input_len, 0.0

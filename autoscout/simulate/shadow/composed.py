@@ -147,8 +147,8 @@ def _kernels(weighed: Sequence[tuple[float, Rank]], share: float) -> list[list]:
 
 
 def _collectives(weighed: Sequence[tuple[float, Rank]], replicas: int) -> list[list]:
-    """The combined collectives. Between replicas, an operation's bytes are merged, because buckets depend on the
-    depth."""
+    """The collectives of the weighted ranks, combined. Between replicas, the bytes of all calls of an operation are
+    added up, because the split into buckets depends on the number of layers."""
     found: defaultdict[tuple, float] = defaultdict(float)
     for weight, rank in weighed:
         for count, operation, group, ranks, size, phase in rank.collectives:

@@ -37,7 +37,7 @@ def _planned(knob: Knob) -> bool:
 
 
 def _estimates(pool: Pool, plans: np.ndarray) -> np.ndarray:
-    """(plans,) estimates; lower is better."""
+    """Metis's estimated cost of each plan, (plans,); lower is better."""
     if not pool.simulators:
         values = pool.space.feasible.columns(pool.codes[plans])
         return np.prod([np.nan_to_num(values[n], nan=1) for n in ("tp", "pp") if n in values], axis=0) * np.ones(

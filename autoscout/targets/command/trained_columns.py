@@ -201,7 +201,7 @@ def _why_not(line: Line, given: Settings, trained: Trained) -> str:
         return f"no simulator models --{around} of the launch line"
     kind = _first(given, ["distributed_type"]).upper()
     if kind not in _PLAIN_KINDS:
-        return f"no simulator models the file of --config_file: its distributed_type is {kind}"
+        return f"--config_file has distributed_type: {kind}, which no simulator models"
     shards = " ".join(given.get("fsdp", []))
     if _is_on(given, "fsdp") and any(way in shards for way in ("hybrid", "offload")):
         return f"no simulator models --fsdp {shards}"

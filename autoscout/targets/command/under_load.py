@@ -122,9 +122,9 @@ def problem(line: Line, served: Served) -> str:
     """Returns why an experiment cannot start the line's server; "" if it can."""
     nodes = line.number(("--nnodes",))
     if other := next((word for flag in served.model if (word := line.value(flag)) in served.others), None):
-        return f"'{other}' does not start a server of one model, and AutoScout can load only such a server"
+        return f"'{other}' does not start a server of one model, and AutoScout can send load only to such a server"
     if nodes > 1:
-        return f"the server spans {nodes} nodes (--nnodes), but AutoScout can load only a server on one node"
+        return f"the server spans {nodes} nodes (--nnodes), but AutoScout can send load only to a server on one node"
     return ""
 
 

@@ -82,8 +82,8 @@ class DeepSpeed(Target):
             notes.append("the ds_config has no train_batch_size: configurations train different batches")
         asked = autotuning.settings(config, job.name)
         if asked.enabled and asked.fast and (listed := config_space.beyond_fast(config, asked, job)):
-            notes.append(f"also tuned: {' and '.join(listed)}; DeepSpeed's own fast mode would pass the whole "
-            "list to its engine, which refuses lists")  # fmt: skip
+            notes.append(f"also tuned: {' and '.join(listed)}; DeepSpeed's own fast mode would pass their "
+            "lists of values to its engine, which refuses lists")  # fmt: skip
         if "tuner_num_trials" in (config.get("autotuning") or {}) and asked.tuner_num_trials != job.budget.profiles:
             notes.append(f"{job.budget.profiles} experiments, as in the job's budget; the ds_config's "
                          f"tuner_num_trials = {asked.tuner_num_trials} is ignored")  # fmt: skip

@@ -57,7 +57,9 @@ def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
         )
     if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found), devices.memory_of(found))):
         lost = gpus.health().lost
-        raise AutoscoutError(f"{problem}{f'; the driver no longer reaches {len(lost)}: {lost[0]}' if lost else ''}", 2)
+        raise AutoscoutError(
+            f"{problem}{f'; the driver no longer reaches {len(lost)} of the GPUs: {lost[0]}' if lost else ''}", 2
+        )
     if job.cluster.hosts and (problem := devices.misplaced(job, devices.gpus_of(found))):
         raise AutoscoutError(problem, 2)
     if kind == "cuda" and (problem := _unfused(job, "transformer-engine" in found, interpreter)):

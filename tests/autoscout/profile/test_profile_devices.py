@@ -314,7 +314,8 @@ def test_gpus_that_the_driver_lost_are_named(tmp_path: Path, monkeypatch: pytest
     said = "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost."
     driver(tmp_path, monkeypatch, f"GPU-aa, 0\n{said}")
     with pytest.raises(
-        AutoscoutError, match=r"needs 2 GPUs but this machine shows 1 .*; the driver no longer reaches 1: Unable to"
+        AutoscoutError,
+        match=r"needs 2 GPUs but this machine shows 1 .*; the driver no longer reaches 1 of the GPUs: Unable to",
     ):
         describe(job_on(("a100", 2), python=target_with(tmp_path, [A100])))
 
