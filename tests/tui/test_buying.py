@@ -181,7 +181,7 @@ def test_twice_of_a_thing_never_makes_it_slower():
         ([WANTED, "--usd", "1e5"], 3, "the cheapest costs 10,155,520 dollars"),
         ([WANTED, "--watts", "1000"], 3, "the most frugal draws"),
         ([WANTED, "--usd", "0"], 2, "--usd"),
-        ([str(JOBS / "llama-3.2-3b.toml"), "--usd", "1e6"], 2, 'a job of target = "stack"'),
+        ([str(JOBS / "llama-3.2-3b.toml"), "--usd", "1e6"], 2, 'only for target = "stack"'),
         ([WANTED, "tp=2", "--usd", "1e6"], 2, "limit knobs in the job's [space]"),
         ([WANTED, "--today", WANTED], 2, "--today needs --usd or --watts"),
         ([WANTED, "--usd", "4e7", "--today", str(JOBS / "tiny-gpt-cpu.toml")], 2, "no measured row of it"),
