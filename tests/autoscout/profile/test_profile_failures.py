@@ -252,8 +252,12 @@ def test_torchrun_reports_a_killed_rank(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("shell", "status", "expected"),
     [
-        ("echo 'lorem ipsum'; exit 3", "error", "exit code 3 but left no result; its output ends: lorem ipsum"),
-        ("exit 0", "error", "exit code 0 but left no result"),
+        (
+            "echo 'lorem ipsum'; exit 3",
+            "error",
+            "exit code 3, but the ranks left no result; its output ends: lorem ipsum",
+        ),
+        ("exit 0", "error", "exit code 0, but the ranks left no result"),
         ("kill -9 $$", "killed", "the launcher was killed from outside with SIGKILL"),
         ("kill -11 $$", "error", "the launcher crashed with SIGSEGV"),
         ("sleep 600 & sleep 600", "timeout", "no result after 3 s"),
