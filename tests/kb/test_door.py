@@ -248,9 +248,9 @@ def test_a_number_that_cannot_be_stays_outside(kb: Path, tmp_path: Path, odd: di
     """A time that never was would break every view that shows it."""
     forged = msgspec.structs.replace(measured(1.0, tp=9), **odd)
     if "x" not in forged.metrics:  # JSON has no infinity
-        with pytest.raises(AutoscoutError, match=r"cannot be|is impossible"):
+        with pytest.raises(AutoscoutError, match="impossible cost or time"):
             store.ingest(kb, write(kb, "odd", ended(forged)))
-    with pytest.raises(door.Refused, match="is impossible"):
+    with pytest.raises(door.Refused, match="impossible cost or time"):
         door.check_measurement(forged)
     assert [session for session, _ in store.measurements(kb)] == ["s"]
 
