@@ -162,14 +162,14 @@ def _suggest(sentence: str, error: click.ClickException | None = None, code: int
     """Prints the command to try next, if one is known: for incomplete command lines, the verb's example."""
     from tui.next_step import FailedCommand, next_step
     from tui.options import every_session
-    from tui.text import program
+    from tui.text import TRY, program
 
     verb = sys.argv[1] if len(sys.argv) > 1 else ""
     with contextlib.suppress(OSError, ValueError):  # an argument may not be a valid path
         step = next_step(FailedCommand(sentence, sys.argv[1:], cli.commands, code, every_session(sys.argv[1:])))
         incomplete = isinstance(error, click.MissingParameter) or type(error) is click.UsageError
         if step or (incomplete and verb in EXAMPLES):
-            click.echo(f"try: {program()} {step or EXAMPLES[verb].removeprefix('autoscout ')}", err=True)
+            click.echo(f"{TRY}{program()} {step or EXAMPLES[verb].removeprefix('autoscout ')}", err=True)
 
 
 def _refused(error: OSError) -> str:

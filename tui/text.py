@@ -21,6 +21,7 @@ _UNITS = {
     "peak_memory_gib": "GiB",
     "cpu_s": "CPU s/iter",
 }
+TRY = "try: "  # begins the line after an error message that has a command to try
 _TAKE_JOBS = ("tune", "profile", "predict", "explain", "space", "check")
 
 
@@ -29,6 +30,13 @@ def program() -> str:
     started, unless its folder is on the PATH."""
     called = sys.argv[0]
     return "autoscout" if shutil.which("autoscout") or Path(called).name != "autoscout" else shlex.quote(called)
+
+
+def error_of(output: str) -> str:
+    """The error message in what a verb wrote to stderr, without the command to try that may follow it; "" if nothing
+    was written."""
+    lines = [line for line in output.strip().splitlines() if not line.startswith(TRY)]
+    return lines[-1].removeprefix("autoscout: ") if lines else ""
 
 
 def with_job(sentence: str, job: str, source: str = "") -> str:

@@ -293,6 +293,6 @@ def test_a_long_verb_that_fails_says_why_once_and_is_begun_again_after_it(tmp_pa
 
     for count in (1, 2):
         begin(verb, words)
-        with pytest.raises(AutoscoutError, match=r"nowhere\.toml"):
+        with pytest.raises(AutoscoutError, match=r"^nowhere\.toml: "):
             waited(verb, 60, lambda done, of, words: None)
         assert len(begun) == count

@@ -186,7 +186,7 @@ def test_the_screens_of_a_session_elsewhere_until_its_host_vanishes(other, tmp_p
         write(other, experiment(50, measured(configuration(pp=8), 0.5), time.time()))
         shown.shows("0.5000")
         vanish(tmp_path)
-        shown.shows("me@there is gone")
+        shown.shows("me@there has been unreachable")
         for key, shows in (("5", "filter: words"), ("2", "tournament"), ("?", "screens")):
             shown.press(key)
             shown.shows(shows)
@@ -195,7 +195,7 @@ def test_the_screens_of_a_session_elsewhere_until_its_host_vanishes(other, tmp_p
         shown.shows("does not run")
         shown.resize(80, 24)
         shown.settle(some=True)
-        assert b"is gone" in shown.redrawn()
+        assert b"has been unreachable" in shown.redrawn()
     assert shown.close() == 1
     assert b"What arrived is kept" in shown.sent[-1000:]
 

@@ -14,6 +14,7 @@ import msgspec
 
 from kb.records import AutoscoutError
 from tui.agents.allowance import AgentLimits
+from tui.text import error_of
 
 
 class LongVerb(msgspec.Struct, frozen=True):
@@ -69,16 +70,14 @@ def standing(verb: LongVerb) -> dict[str, Any]:
     with verb.path("lock").open("a") as lock:
         over = _free(lock.fileno())
         log = verb.path("log")
-        said = log.read_text(errors="replace").splitlines() if log.exists() else []
-        lines = [line.removeprefix("autoscout: ") for line in said]
+        said = log.read_text(errors="replace") if log.exists() else ""
+        lines = [line.removeprefix("autoscout: ") for line in said.splitlines()]
         printed = _printed(verb) if over else None
         if over and not (verb.kept and printed):
             log.unlink(missing_ok=True)
             verb.path("json").unlink(missing_ok=True)
     if over and printed is None:
-        raise AutoscoutError(
-            lines[-1] if lines else f"{verb.handle} was killed by another process; call again to restart it"
-        )
+        raise AutoscoutError(error_of(said) or f"{verb.handle} was killed by another process; call again to restart it")
     return {"state": "ended" if over else "running", "lines": lines, "printed": printed}
 
 

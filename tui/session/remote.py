@@ -23,6 +23,7 @@ from kb.records import AutoscoutError
 from tui.hygiene import plain
 from tui.session.follow import Follower
 from tui.session.remembered import state_folder
+from tui.text import error_of
 
 _PLACE = re.compile(r"(?P<host>(?:[\w.-]+@)?[A-Za-z0-9][\w.-]*):(?P<session>[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _OPTIONS = ("-C", "-T", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "ConnectTimeout=15")
@@ -222,6 +223,4 @@ def _running(line: bytes, before: str) -> str:
 
 
 def _sentence(output: bytes) -> str:
-    lines = plain(output.decode(errors="replace").replace("\r\n", "\n")).strip().splitlines()
-    errors = [line for line in lines if not line.startswith("try: ")]
-    return errors[-1].removeprefix("autoscout: ") if errors else ""
+    return error_of(plain(output.decode(errors="replace").replace("\r\n", "\n")))
