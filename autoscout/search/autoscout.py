@@ -142,7 +142,7 @@ class AutoScout:
         if self.trade is not None:
             self.trade.turn(first=self._step % (2 if self._worthwhile else 8) == 0)
         self.model.update(list(self.pending))
-        if (trial := self.proposed.trial(self.model, self._valued(), self.pending)) is not None:
+        if self.proposed.open and (trial := self.proposed.trial(self.model, self._valued(), self.pending)) is not None:
             return self._decide("search", replace(trial, base=best_row(self.model)))
         self.bandit.age()
         if informed and self._apart and self.asked % 2 and self._doubtful(known):
@@ -172,7 +172,8 @@ class AutoScout:
         return self._decide("search", chosen, values)
 
     def _proposals(self) -> list[Proposal]:
-        best, self._value = best_row(self.model), self._valued()
+        best = best_row(self.model)
+        self._value = self._valued()
         value = self.proposed.weighed(self.model, self._value)
         found = [by_model(self.model, value)]
         if self.hyper.sparse and len(self.pool.sparse):

@@ -289,7 +289,8 @@ class Surrogate:
 
     def _renew(self, renewal: Renewal, rows: np.ndarray) -> None:
         """Replaces part of the candidates by new rows."""
-        self._due, best = max(self._due - 1, 0), rows[self._order()]
+        self._due = max(self._due - 1, 0)
+        best = rows[self._order()]
         promising = self.candidates[np.argsort(-self.gain, kind="stable")]
         looked = renewal.rows(best, promising)
         self._grow()
