@@ -30,6 +30,7 @@ from autoscout.job.objective import cost_of_run
 from autoscout.targets.jobs import load_job
 from autoscout.tuning import gate, pairs, sides
 from autoscout.tuning.loop import Stop
+from tests.tools.gate_rates import decided
 
 SLOWED = """
 import os, sys, time
@@ -193,11 +194,7 @@ def recorded(folder: Path, kind: str, shares: Sequence[float], rounds: int) -> l
 def replayed(a: Sequence[float], b: Sequence[float], begin: int, limit: int) -> pairs.PairsStanding:
     """A gate that begins with the round `begin`."""
     done = list(zip(a, b, strict=True))
-    done = [done[(begin + n) % len(done)] for n in range(limit)]
-    for n in pairs.levels(limit):
-        if (standing := pairs.standing(done[:n], gate.MARGIN, limit)).over:
-            return standing
-    raise AssertionError("a gate ends at its limit")
+    return decided([done[(begin + n) % len(done)] for n in range(limit)], gate.MARGIN, limit)
 
 
 def rates(kind: str, shares: Sequence[float], costs: Sequence[Sequence[float]]) -> None:

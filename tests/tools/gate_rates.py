@@ -1,12 +1,14 @@
 """Simulates error rates, power and cost of `autoscout gate` with the code that decides: docs/lab/testing.md.
 
-PYTHONPATH=. python tests/tools/gate_rates.py --trials 1000 PYTHONPATH=. python tests/tools/gate_rates.py --fixed #
-compared to two samples of fixed size PYTHONPATH=. python tests/tools/gate_rates.py --bisect # finds the slow one among
-64 changes"""
+PYTHONPATH=. python tests/tools/gate_rates.py --trials 1000
+PYTHONPATH=. python tests/tools/gate_rates.py --fixed     # compared to two samples of fixed size
+PYTHONPATH=. python tests/tools/gate_rates.py --bisect    # finds the slow one among 64 changes
+"""
 
 import argparse
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import stdtrit
@@ -18,13 +20,17 @@ from tests.tools.confirm_rates import REGIMES
 def gate(rng: np.random.Generator, regime: str, level: float, slower: float, margin: float, limit: int):
     noise = REGIMES[regime](rng, level, 2 * limit)
     done: list[pairs.Pair] = []
-    while True:
-        n = len(done)
+    for n in range(limit):
         first, second = np.exp(noise[2 * n : 2 * n + 2])
         a, b = (first, second) if pairs.order(n)[0] == pairs.A else (second, first)
         done.append((a, b * (1 + slower)))
-        if n + 1 in pairs.levels(limit) and (standing := pairs.standing(done, margin, limit)).over:
-            return standing
+    return decided(done, margin, limit)
+
+
+def decided(done: Sequence[pairs.Pair], margin: float, limit: int) -> pairs.PairsStanding:
+    """The state at the first look that ends a gate which measures these pairs."""
+    looks = (pairs.standing(done[:n], margin, limit) for n in pairs.levels(limit))
+    return next(standing for standing in looks if standing.over)
 
 
 def fixed(rng: np.random.Generator, regime: str, level: float, slower: float, margin: float, n: int) -> str:

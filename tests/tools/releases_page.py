@@ -1,7 +1,8 @@
 """Writes docs/engines-and-releases.md from the recorded properties of engines' releases, and counts of their audits.
 
-PYTHONPATH=. python tests/tools/releases_page.py writes the page from the records PYTHONPATH=. python
-tests/tools/releases_page.py AUDIT.json … records audits first (`targets --audit --json`)"""
+PYTHONPATH=. python tests/tools/releases_page.py                  # writes the page from the records
+PYTHONPATH=. python tests/tools/releases_page.py AUDIT.json …     # records audits first (`targets --audit --json`)
+"""
 
 import sys
 from collections.abc import Iterator
