@@ -1,4 +1,4 @@
-"""The target DeepSpeed: tunes a user's script with its ds_config, and imports results of DeepSpeed's own autotuner."""
+"""The DeepSpeed target: tunes the ds_config of a user's training script; imports results of DeepSpeed's autotuner."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -108,8 +108,8 @@ class DeepSpeed(Target):
             yield first(space, {**stated(space), "overlap_comm": True}, advised(space))
 
     def reference(self, job: Job) -> str:
-        """Returns "your present launch" if the launch's micro batch is among the values to try. Otherwise, describes
-        the reference: the recipe's choice from the lists of the ds_config."""
+        """Returns what reports call the baseline: "your present launch" if only the micro batch is tuned, over values
+        that include the present one, and [space] limits nothing; else "the reference"."""
         from autoscout.targets.deepspeed import config_space
         from autoscout.targets.deepspeed.autotuning import settings
         from autoscout.targets.deepspeed.tuning_space import MICRO

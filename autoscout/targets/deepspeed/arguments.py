@@ -43,7 +43,8 @@ _OFFLOADS = ("offload_optimizer", "offload_param")
 
 
 def started(job: Job, configuration: Configuration, place: Place) -> Started:
-    """Returns the command. Errors: AutoscoutError (exit 2) as for any command, and for an unreadable ds_config."""
+    """Returns the command to run, with its variables and files. Errors: AutoscoutError (exit 2) as in
+    command/arguments.py, and for a ds_config that is missing, unreadable or not passed to the script."""
     rendered = config_of(job)
     if rendered is None:
         raise AutoscoutError(
@@ -121,7 +122,7 @@ def saying_each_step(job: Job, launch: Launch) -> Launch:
 
 
 def unused(job: Job) -> list[str]:
-    """Returns the user's own knobs that neither the command nor the ds_config uses."""
+    """Returns the names of the job file's knobs that neither the command nor the ds_config uses."""
     rendered = config_of(job)
     if rendered is None:
         return []
@@ -160,9 +161,9 @@ def _with_config(line: Line, rendered: Rendered, job: Job, replacement: str) -> 
 
 
 def mappings(job: Job, line: Line) -> dict[str, str]:
-    """Returns the user's arg_mappings. Default: the flags of a Hugging Face Trainer, if the command has such flags or
-    the ds_config has an "auto" (only a Trainer fills it in). A Trainer rejects a ds_config that differs from the
-    Trainer's arguments."""
+    """Returns name in the ds_config → the script's flag for this setting: the user's arg_mappings if set; else the
+    flags of a Hugging Face Trainer, if the command has them or the ds_config has an "auto" (which only a Trainer fills
+    in). A Trainer rejects a ds_config that differs from its flags."""
     config = read_config(job)
     given = settings(config).arg_mappings
     if given is not None:

@@ -1,5 +1,5 @@
-"""Writes a session in the file layout of DeepSpeed's autotuner, for tools that read its files: exps/, results/ with a
-folder per experiment, ds_config_optimal.json, cmd_optimal.txt and summary.txt.
+"""Writes the results of a tuning session in the file layout of DeepSpeed's autotuner, for tools that read these files:
+exps/, results/ with a folder per experiment, ds_config_optimal.json, cmd_optimal.txt and summary.txt.
 
 Files are written under temporary names and renamed, so that readers never see incomplete files. Files of an earlier
 tuning are kept unless `overwrite` is set. Folders that no autotuning created are never deleted."""
@@ -47,7 +47,7 @@ def name_of(job: Job, configuration: Configuration) -> str:
 
 def prepared(job: Job, working: Path) -> tuple[Path, Path]:
     """Creates the folders (exps, results). With `overwrite`, first deletes the results of an earlier autotuning.
-    Errors: AutoscoutError (exit 2) if the folder also has other files."""
+    Errors: AutoscoutError (exit 2) if a folder to delete was not created by an autotuner."""
     found = settings(read_config(job))
     made = folders(found, working)
     for folder in made:
@@ -146,7 +146,7 @@ def _experiment(job: Job, found: Measurement, exps: Path, results: Path) -> None
 
 
 def _typical(job: Job, measured: Iterable[Measurement]) -> dict[str, Measurement]:
-    """Returns name of a configuration → median of its successful runs (as in the verdict), or its last failure."""
+    """Returns configuration id → its successful run with the median cost, or its last run if none succeeded."""
     runs: dict[str, list[Measurement]] = {}
     for m in measured:
         runs.setdefault(m.configuration.id, []).append(m)
@@ -168,7 +168,7 @@ def _best(job: Job, measured: Iterable[Measurement]) -> Measurement | None:
 
 
 def _ours(folder: Path) -> bool:
-    """Whether AutoScout or DeepSpeed's autotuner created all of the folder's content."""
+    """Whether AutoScout or DeepSpeed's autotuner created the folder, as far as its files show."""
     if (folder / MARK).exists():
         return True
     left = [*folder.glob("*/exp.json"), *folder.glob("*/cmd.txt"), folder / "summary.txt", *folder.glob("*.json")]

@@ -17,7 +17,7 @@ from kb.records import AutoscoutError, Value
 
 Metric = Literal["throughput", "latency", "flops", "FLOPS_per_gpu"]
 Tuner = Literal["gridsearch", "random", "model_based"]
-# DeepSpeed's metric → a job's objective. DeepSpeed maximizes each of its metrics.
+# DeepSpeed's metric → a job's objective. (DeepSpeed's own tuner maximizes all four, even latency.)
 OBJECTIVES = {
     "throughput": {"maximize": "samples_per_s"},
     "latency": {"minimize": "step_time_s"},
@@ -58,7 +58,7 @@ class Autotuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.max_train_micro_batch_size_per_gpu
 
 
-# AutoTP (automatic tensor parallelism): its ranks share samples (runtime/engine.py: dp_world_size)
+# AutoTP (automatic tensor parallelism): ranks of a group process the same samples (runtime/engine.py: dp_world_size)
 AUTO_TP = "tensor_parallel.autotp_size"
 
 

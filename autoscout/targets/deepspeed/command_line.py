@@ -53,7 +53,7 @@ def job_of(
     """Returns a job file's content. `script`: the user's script with arguments, which need not name the ds_config.
     `gpus`: number of GPUs (or CPU ranks) on this machine. `hosts`: a host file, given instead of `gpus`. `loss`:
     pattern of the script's losses. `completed`: a copy of the ds_config with the number of model parameters added,
-    which is read instead of the ds_config. `notes`: what the user should check.
+    which is read instead of the ds_config. The result's key `notes` lists what the user should check.
 
     Errors: AutoscoutError (exit 2)."""
     nodes = [{"device": device, "count": n} for n in hostfile.read(hosts).values()] if hosts else []
@@ -128,7 +128,7 @@ def _job_on(
 
 def job_of_line(line: Line) -> dict[str, Any] | None:
     """Like `job_of`, for a launch line with a ds_config; None if the line names no ds_config or the file does not
-    exist. The key `devices` has the devices of each node, 0 if unknown. Errors: AutoscoutError (exit 2)."""
+    exist. The key `devices` has each node's number of devices, 0 if unknown. Errors: AutoscoutError (exit 2)."""
     flags = line.alike
     named = next((flags[flag] for flag in ("--deepspeed_config", "--deepspeed") if flags.get(flag)), [""])[0]
     if not (named.endswith(".json") and Path(named).is_file()):
@@ -165,7 +165,7 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
 
 def _not_equal(config: Config, counts: list[int], apart: int) -> list[str]:
     """Returns a list with a note if the three batch sizes of a ds_config are inconsistent for the line's number of
-    ranks. DeepSpeed would then fail with an assertion. `apart`: number of ranks that share samples."""
+    ranks. DeepSpeed would then fail with an assertion. `apart`: number of ranks that process the same samples."""
     batch, micro, steps = (config.get(name) for name in (BATCH, MICRO, STEPS))
     if not (all(counts) and isinstance(batch, int) and isinstance(micro, int) and isinstance(steps, int)):
         return []

@@ -1,7 +1,7 @@
-"""The space of a user's ds_config: lists become knobs, single values are fixed.
+"""The search space of a user's ds_config: lists become knobs, single values are fixed.
 
-A field in our catalog becomes a knob with the catalog's name and conditions. Such a knob is inactive at ZeRO stages
-where it has no effect, so that no two configurations have equal runs. Fields that the catalog lacks become knobs
+A field in catalog.toml becomes a knob with the catalog's name and conditions. Such a knob is inactive at ZeRO stages
+where it has no effect, so that no two configurations are the same run. Fields that the catalog lacks become knobs
 without conditions."""
 
 import json
@@ -27,7 +27,7 @@ BATCH, STAGE = "train_batch_size", "zero_optimization.stage"
 _LISTS_STAY = ("optimizer", "scheduler", "autotuning", "elasticity", "compression_training", "curriculum_learning")
 _LISTS_STAY += ("data_efficiency", "sparse_attention", "data_types", "torch_autocast", "flops_profiler", "comms_logger")
 _NOT_CHOSEN = (BATCH, STEPS)  # not tuned, because they follow from the global batch and the micro batch
-# Rules that allow only one of several bucket sizes with the same effect → the knob for this size.
+# Id of a rule that allows only one of several bucket sizes with the same effect → the knob for this size.
 _SAME_RUN = {"DI1": "reduce_bucket", "DI2": "allgather_bucket", "DI3": "prefetch"}
 _DEVICES = ("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device")
 
@@ -45,8 +45,7 @@ def read_config(job: Job) -> Config:
 
 
 def batch_of(job: Job, config: Config) -> int:
-    """Returns the number of samples per step that all configurations have; 0 if neither the job nor the ds_config sets
-    one."""
+    """Returns the samples per step that all configurations share; 0 if neither the job nor the ds_config sets them."""
     size = config.get(BATCH)
     most = settings(config).max_train_batch_size
     return job.traffic.global_batch or (size if isinstance(size, int) else 0) or most or 0
@@ -102,8 +101,8 @@ def leaves_auto(config: Config) -> bool:
 
 
 def catalog(job: Job, shipped: Catalog) -> Catalog:
-    """Returns the catalog of a ds_config's space. If the ds_config leaves nothing to tune, the ZeRO stage becomes a
-    knob. Errors: AutoscoutError (exit 2) for an unreadable ds_config."""
+    """Returns the catalog of a ds_config's space. If the ds_config leaves nothing to tune, the only knob is the ZeRO
+    stage, with its present value. Errors: AutoscoutError (exit 2) for an unreadable ds_config."""
     config = read_config(job)
     found = settings(config)
     by_path = {knob.sets: knob for knob in shipped.knob}
@@ -178,8 +177,8 @@ def beyond_fast(config: Config, found: Autotuning, job: Job) -> list[str]:
 
 
 def _stages(job: Job, config: Config, found: Autotuning) -> list[Any]:
-    """Returns the ZeRO stages whose model states may fit on a device. These are all stages if the model's size is
-    unknown or offloading to the host is possible."""
+    """Returns the ZeRO stages whose model states may fit on a device: all stages if the model's size is unknown or some
+    configuration offloads."""
     params, activation, memory, half = _known_of_model(job, config, found)
     if _offloads(config):
         return [0, 1, 2, 3]
@@ -246,7 +245,8 @@ def today(job: Job) -> int:
 
 
 def _templates(stages: list[Any], config: Config) -> dict[str, list[Any]]:
-    """Returns DeepSpeed's own tuning spaces for these stages, without fields that the user fixes or deletes (null)."""
+    """Returns path → values of DeepSpeed's own tuning spaces for these stages, without fields that the ds_config
+    has."""
     zero = config.get("zero_optimization") or {}
     found: dict[str, list[Any]] = {}
     for stage in stages:
@@ -257,14 +257,13 @@ def _templates(stages: list[Any], config: Config) -> dict[str, list[Any]]:
 
 
 def _known(knob: KnobEntry, values: list[Any]) -> KnobEntry:
-    """Returns the catalog's knob with the user's values. It is tuned on CPUs, too, since the user listed these
-    values."""
+    """Returns the catalog's knob with the user's values. Since the user listed them, they are tuned even on CPUs."""
     when = knob.when.replace(" and cuda", "")
     return msgspec.structs.replace(knob, values=values, default=values[0], when=when, keeps=[])
 
 
 def _new(path: str, values: list[Any], before: list[KnobEntry]) -> KnobEntry:
-    """Returns a knob for an unknown field. Its name is the shortest unused suffix of the path."""
+    """Returns a knob for a field that the catalog lacks. Its name is the shortest unused suffix of the path."""
     parts, taken = path.split("."), {knob.name for knob in before}
     stages = [s for s, space in DEFAULT_SPACES.items() if parts[-1] in space and parts[0] == "zero_optimization"]
     name = next((n for i in range(1, len(parts) + 1) if (n := "_".join(parts[-i:])) not in taken), path)
@@ -321,7 +320,7 @@ def _offload_rules(job: Job, config: Config, names: Collection[str]) -> Iterator
 
 
 def scalar_of(value: Value) -> Any:
-    """Converts a knob's value to the ds_config's value. An object in a list is a knob value as JSON text."""
+    """Converts a knob's value to the ds_config's value. (A knob has objects and lists as JSON text.)"""
     return json.loads(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
 
 

@@ -14,8 +14,8 @@ from kb import door
 from kb.records import AutoscoutError
 
 Config = dict[str, Any]
-# Names that the table of arguments (line/arguments) lacks (DeepSpeed 0.19.8: runtime/config.py and its callees,
-# autotuning/config.py), and all names of the section zero_optimization (runtime/zero/config.py).
+# _SECTIONS: top-level names that line/arguments/deepspeed.csv lacks (DeepSpeed 0.19.8: runtime/config.py and its
+# callees, autotuning/config.py). ZERO: all names of the section zero_optimization (runtime/zero/config.py).
 _SECTIONS = (
     *("optimizer", "scheduler", "bfloat16", "amp", "torch_autocast", "autotuning", "sparse_gradients"),
     *("activation_checkpointing", "flops_profiler", "tensorboard", "wandb", "csv_monitor", "comet", "aio"),
@@ -62,7 +62,7 @@ def read(path: Path) -> Config:
 
 
 def parsed(text: str, where: str) -> Config:
-    """Parses a ds_config. Errors: AutoscoutError (exit 2)."""
+    """Parses a ds_config. `where`: the file's name for messages. Errors: AutoscoutError (exit 2)."""
     bare = _COMMENT.sub(lambda found: found[1] or "", text)
     bare = _TRAILING.sub(lambda found: found[1] or "", bare)
     try:

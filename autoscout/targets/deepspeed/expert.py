@@ -10,7 +10,8 @@ from kb.records import Configuration, Value
 
 
 def advised(space: Space) -> Iterator[dict[str, Value]]:
-    """Yields stages in the order of DeepSpeed's autotuner, each with the largest micro batch estimated to fit."""
+    """Yields knob values that are estimated to fit, in nested order: offloading off, on; recomputation off, on; stage 0
+    to 3; micro batch from the largest. The last values need the least memory and are not checked."""
     devices = all_devices(space)
     for offload in ("none", "cpu"):
         for ckpt in ("none", "torch"):
@@ -23,10 +24,10 @@ def advised(space: Space) -> Iterator[dict[str, Value]]:
 
 
 def of_lists(space: Space, today: int) -> Iterator[Configuration]:
-    """Yields the recipes for a user's ds_config: (1) the micro batch `today` (if not 0) with the first value of each
-    list; (2) values from the lists that follow DeepSpeed's guides: no offloading, lowest stage, largest micro batch;
-    (3) the first value of each list, with which DeepSpeed's autotuner starts. If the model is known, recipes (1) and
-    (2) have a stage and a micro batch that are estimated to fit."""
+    """Yields the recipes for a user's ds_config: (1) the launch line's micro batch, `today` (if not 0), with the first
+    value of each list; (2) values from the lists that follow DeepSpeed's guides: no offloading, lowest stage, largest
+    micro batch; (3) the first value of each list, with which DeepSpeed's autotuner starts. If the model is known,
+    recipes (1) and (2) have a stage and a micro batch that are estimated to fit."""
     firsts = {knob.name: knob.values[0] for knob in space.knobs}
     if today in _values(space, "mbs"):
         launched = [{**firsts, "mbs": today, "stage": s} for s in _values(space, "stage") or (0,)]

@@ -50,7 +50,7 @@ def parts(line: Line) -> LineParts:
 
 
 def runs_in(found: LineParts, nodes: int) -> tuple[list[str], list[str]]:
-    """Returns (the words that experiments put before the command, such as a container's, notes for the user)."""
+    """Returns (words that experiments put before the command, such as those that enter a container; notes)."""
     before = found.before
     start = 0
     if before.first in _STARTS_RANKS:

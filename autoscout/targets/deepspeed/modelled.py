@@ -119,7 +119,7 @@ def in_half(job: Job, config: Config) -> bool:
 
 
 def max_reuse(config: Config, knobs: Collection[KnobEntry], default: str) -> str:
-    """Returns the expression for stage3_max_reuse_distance. A Trainer also interprets "auto" as the default."""
+    """Returns the expression for stage3_max_reuse_distance. For a Trainer, "auto" means the default."""
     value = ds_config.at(config, _REUSE)
     tuned = next((knob.name for knob in knobs if knob.sets == _REUSE), "")
     return tuned or (str(int(value)) if isinstance(value, int | float) else default)

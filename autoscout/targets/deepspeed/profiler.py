@@ -64,8 +64,7 @@ def unfinished(found: Measurement, compiled: Path) -> list[Path]:
 
 
 def ignored(folder: Path) -> str:
-    """Returns a description of how the ds_config that DeepSpeed reports differs from the given one; "" if they are
-    equal."""
+    """Returns a sentence on how DeepSpeed's printed ds_config differs from the given one; "" if they are equal."""
     given = next((path for path in folder.glob("*.json") if _is_config(path)), None)
     try:
         text = (folder / "output.log").read_bytes()[:_SEARCHED_BYTES].decode(errors="replace")
