@@ -59,8 +59,7 @@ def _adapt(product: Any, rank: int) -> None:
 
 
 class Adapter(torch.nn.Module):
-    """An adapter of one linear layer of Megatron-core. The adapter is split over tensor parallel ranks like the
-    layer."""
+    """An adapter of one linear layer of Megatron-core, split over tensor parallel ranks like the layer."""
 
     def __init__(self, product: Any, rank: int) -> None:
         super().__init__()

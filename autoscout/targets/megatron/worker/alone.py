@@ -5,7 +5,7 @@ device is throttled or shared."""
 import time
 from typing import Any
 
-_SIDE = {"cpu": 192, "cuda": 2048}  # dimension of square matrices: 24 MiB on a GPU
+_SIDE = {"cpu": 192, "cuda": 2048}  # side of the square matrices; on a GPU, three of 8 MiB each exist at once
 _TIMES = {"cpu": 8, "cuda": 32}  # number of matrix products, which take a few milliseconds
 
 

@@ -4,10 +4,10 @@
 
 `path`: a checkout of Megatron-LM in place of the installed `megatron.training`. The last output line is an object:
 `arguments` (--flag → "default of choices", {} without a parser), `helps`, `fields` (Class.field → default of choices),
-and an answer for each launch: `refused` ("" or the reason), and `changed`, name → [given value, resulting value],
-including arguments with a warning. A launch is parsed and validated like in Megatron-LM before training; in a release
-without a parser, only by the configuration classes. No model is built. The engine is made to assume that Transformer
-Engine is installed and that devices have compute capability 9.0."""
+and `answers`, one for each launch: `refused` ("" or the reason), `changed` (name → [given value, resulting value]) and
+`said` (the warnings). A launch is parsed and validated like in Megatron-LM before training; in a release without a
+parser, only by the configuration classes. No model is built. The engine is made to assume that Transformer Engine is
+installed and that devices have compute capability 9.0."""
 
 import argparse
 import dataclasses

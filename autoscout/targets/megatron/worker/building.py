@@ -103,8 +103,7 @@ def sharded_replicas(exchange: Any) -> Any:
 
 
 def recorder(config: dict[str, Any], shape: TransformerConfig, chunks: list[Any], optimizer: Any) -> Any:
-    """Returns Megatron's helper that captures CUDA graphs of layers after `cuda_graph_warmup_steps`; None if graphs are
-    off."""
+    """Returns Megatron's helper that captures CUDA graphs of layers after the warm-up steps; None if graphs are off."""
     if shape.cuda_graph_impl != "transformer_engine":
         return None
     from megatron.core import num_microbatches_calculator as calculator
@@ -158,8 +157,7 @@ def _chunk(config: dict[str, Any], shape: TransformerConfig, device: torch.devic
 
 
 def _layer_spec(config: dict[str, Any], shape: TransformerConfig, stage: int | None) -> Any:
-    """Returns the specification that all layers share, or a list with one per layer if only some layers have
-    experts."""
+    """Returns the specification that all layers share, or one per layer if only some layers have experts."""
     latent: dict[str, Any] = {
         "multi_latent_attention": shape.multi_latent_attention,
         "qk_layernorm": shape.qk_layernorm,

@@ -155,8 +155,8 @@ def transformer(given: dict[str, Any], on_cpu: bool) -> TransformerConfig:
     overlap = config["overlap_p2p_comm"]
     communication = config["cp_comm_type"]
     config |= {
-        # Megatron-LM always sets this. With gloo, a tensor could be freed while it is still being sent, which silently
-        # causes wrong losses.
+        # Megatron-LM always sets this to True. With gloo, a tensor could be freed while it is still being sent, which
+        # silently causes wrong losses.
         "deallocate_pipeline_outputs": not (on_cpu and overlap),
         "batch_p2p_comm": not overlap,
         "params_dtype": dtype,

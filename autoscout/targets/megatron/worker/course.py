@@ -1,5 +1,5 @@
 """The progress of a run: warm-up until times stop decreasing, then as many iterations as a decision needs (ending.py).
-All ranks use the same seconds, so they all end at the same iteration."""
+All ranks decide by the same iteration times (the slowest rank's), so they all end at the same iteration."""
 
 import math
 import resource

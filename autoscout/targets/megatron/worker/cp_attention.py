@@ -19,8 +19,7 @@ class ContextParallelAttention(DotProductAttention):
         super().__init__(alone, *args, **kwargs)
 
     def forward(self, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
-        """Like DotProductAttention.forward. Shape of query, key and value: [local sequence, batch, heads, head
-        size]."""
+        """Like DotProductAttention.forward. `query`, `key`, `value`: [local sequence, batch, heads, head size]."""
         group: Any = parallel_state.get_context_parallel_group()
         key = gather_from_sequence_parallel_region(key, group=group)
         value = gather_from_sequence_parallel_region(value, group=group)

@@ -10,8 +10,8 @@ from megatron.core import parallel_state
 
 def gradient_norm(chunks: list[Any], sharded: bool) -> float:
     """Returns the norm. Must be called on all ranks between the backward pass and the optimizer step. `chunks`: model
-    chunks, wrapped in DDP. `sharded`: with the distributed optimizer, each rank has reduced gradients only for its own
-    part of each bucket."""
+    chunks, wrapped in DDP. `sharded`: whether the optimizer is distributed, so that each rank has reduced gradients
+    only for its part of each bucket."""
     total = torch.zeros(1, dtype=torch.float64)
     copies = parallel_state.get_expert_data_parallel_world_size()
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Answers questions about ranks one after the other. Each is answered in a fork of a process that has done all imports.
+"""Answers questions about ranks one after the other, each in a fork of a process that has done all imports.
 
 A question is FOLDER/question-N.json, and its answer FOLDER/answer-N.json."""
 

@@ -14,7 +14,7 @@ from own_part import own_part
 
 class Samples(NamedTuple):
     """A micro batch of tensors [micro batch, sequence]. `mask`: 0 for tokens without a loss. `hidden`: attention mask,
-    true where a token must not attend, [micro batch, 1, sequence, sequence], None if causal. `packed`: the sequences'
+    true where a token must not attend, [micro batch, 1, sequence, sequence], None if causal. `packed`: the samples'
     boundaries for fused attention, which gets all sequences in one row."""
 
     tokens: torch.Tensor

@@ -33,8 +33,7 @@ def mark() -> None:
 
 
 def around(finalize: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `finalize` (the function with which Megatron's schedule waits for gradients) with marks before and after
-    it."""
+    """Returns `finalize` (by which Megatron's schedule waits for gradients) with marks before and after it."""
 
     def timed(*given: Any, **named: Any) -> Any:
         mark()

@@ -27,11 +27,11 @@ import energy
 import leash
 from course import Course
 
-_CONTEXT_GIB = 0.6
+_CONTEXT_GIB = 0.6  # device memory that a CUDA context needs
 _phase = "import"
 _courses: list[Course] = []  # the runs of this process; the last one is the current run
 _entered: dict[str, float] = {}  # monotonic start time of each phase
-_before: dict[str, float] = {}  # GiB used on this rank's device before its first allocation
+_before: dict[str, float] = {}  # GiB free and in total on this rank's device, before its first allocation
 
 
 def main(experiment: Path) -> int:
@@ -241,7 +241,7 @@ def _enter(phase: str) -> None:
 
 
 def _of_the_start() -> dict[str, float]:
-    """Returns the seconds of each phase before the first iteration; {} in a fork of a process with all imports."""
+    """Returns start_PHASE_s → seconds before the first iteration. (A fork of a warm process has no imports left.)"""
     return {f"start_{a}_s": _entered[b] - _entered[a] for a, b in itertools.pairwise(_entered)}
 
 
@@ -274,7 +274,7 @@ def _look_at_memory(device: Any) -> None:
 
 
 def _memory_at_failure() -> dict[str, float]:
-    """Returns the memory for RankError; {} on CPUs. The peak is missing if the device no longer responds."""
+    """Returns RankError's `memory`; {} on CPUs. The peak is missing if the device no longer responds."""
     if not _before:
         return {}
     import torch

@@ -35,8 +35,7 @@ def _global_name(name: str, chunk: Any, tied: bool) -> str:
         return name
     module = chunk.decoder.layers[int(layer[1])]
     name = f"decoder.layers.{module.layer_number - 1}.{name[layer.end() :]}"
-    # the expert's number is part of the name: local_experts.0.linear_fc1.weight, or with Transformer Engine
-    # linear_fc1.weight0
+    # the name has the expert's number: local_experts.0.linear_fc1.weight, or with Transformer Engine linear_fc1.weight0
     expert = re.search(r"(?<=local_experts\.)\d+|(?<=\.weight)\d+$", name)
     if ".experts." not in name or expert is None:
         return name

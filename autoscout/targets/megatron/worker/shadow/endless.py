@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-_DEEPEST = 16  # normal nesting is at most two levels: recomputation in a recomputed layer
+_DEEPEST = 16  # deeper nesting is endless; at most two levels are normal (recomputation in a recomputed layer)
 
 
 def end() -> None:

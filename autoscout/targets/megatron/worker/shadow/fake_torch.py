@@ -30,7 +30,7 @@ def before_megatron() -> None:
     tensor.pin_memory = lambda self, *args, **kwargs: self
     for name in ("rand", "randn"):
         setattr(torch, name, cpu_shim._on_cpu(getattr(torch, name)))
-    # Fake parameters cannot be swapped while DDP has weak references to them.
+    # Module.to would swap fake parameters, which fails while DDP has weak references to them.
     module: Any = torch.nn.Module
     module.to = module.bfloat16 = module.cuda = lambda self, *args, **kwargs: self
     # A GPU's dropout stores a mask of one byte per element, but a CPU's stores the noise in the input's dtype.
@@ -61,10 +61,10 @@ def after_megatron() -> None:
 
 
 def as_on_a_gpu() -> None:
-    """Adapts operators to GPUs: CPU builds use several kernels instead of one, or save other tensors."""
+    """Makes operators behave as on a GPU. On a CPU, some run several kernels, or save different tensors."""
     functional: Any = torch.nn.functional
     functional.rms_norm = lambda x, shape, weight=None, eps=None: NormFunction.apply(x, weight, None, _RootMeanSquare)
-    # temporary: tmp = grad * output (aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out)
+    # the kernel's temporary: tmp = grad * output (aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out)
     watch.scratch["aten._softmax_backward_data"] = torch.empty_like
     for_each.as_on_a_gpu()
     offloaded.as_on_a_gpu()

@@ -2,7 +2,7 @@
 
 Each one allocates, saves for the backward pass and communicates like the real module (Transformer Engine 2.x,
 pytorch/module/*.py), but computes nothing. In 8 bits, a linear layer saves the transposed 8-bit copy of its input
-instead of the input, and makes 8-bit copies of its weights once per step."""
+instead of the input, and keeps 8-bit copies of its weights."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ _PLACEHOLDERS: dict[Any, torch.Tensor] = {}
 
 class Settings:
     """Properties of the replaced modules. `flash`: whether attention uses flash-attn 2 instead of cuDNN's fused kernel.
-    `multiprocessors`: the device's number of SMs if flash's backward pass is deterministic, else 0; determines its
-    number of accumulators. `fp8`: whether GEMMs use 8 bits. `once`: whether the placeholder for a fused weight gradient
+    `multiprocessors`: the device's number of SMs if flash-attn's backward pass is deterministic (it then has more
+    accumulators), else 0. `fp8`: whether GEMMs use 8 bits. `once`: whether the placeholder for a fused weight gradient
     is allocated only once (since Transformer Engine 2.5)."""
 
     flash = True
@@ -72,8 +72,8 @@ def input_gradient(grad: Any, weight: Any) -> Any:
 
 
 def output_gradient(grad: Any, m: Any, gathers: bool) -> tuple[Any, Any]:
-    """Returns (the output's gradient for a backward GEMM, gathered from all ranks if `gathers`; its transposed copy in
-    8 bits, else None)."""
+    """Returns (the output's gradient for a backward GEMM, gathered from all ranks if `gathers`; its transposed 8-bit
+    copy, or None in 16 bits)."""
     grad = grad.reshape(-1, grad.shape[-1])
     if not Settings.fp8:
         return (gather(grad, m.tp_group) if gathers else grad), None
@@ -104,7 +104,7 @@ def quantised(x: Any) -> tuple[Any, Any]:
 
 
 def _weight_copy(m: Any, weight: Any) -> None:
-    """Copies the weight to 8 bits. If Megatron requests it, the copy of the first micro batch is cached."""
+    """Allocates the 8-bit copies of a weight when it is first used, and keeps them."""
     if Settings.fp8 and getattr(m, "copy8", None) is None:
         with watch.tagged("communication: 8-bit weights"):
             m.copy8 = torch.empty((2, *weight.shape), dtype=torch.uint8)
@@ -240,7 +240,7 @@ class GroupedFunction(Function):
 
 
 def _experts(name: str, splits: list[int], inputs: int, outputs: int) -> None:
-    """One GEMM per expert, all concurrent, each with the mean number of rows."""
+    """Records one GEMM per expert, all concurrent, each with the mean number of rows."""
     watch.kernel(name, (len(splits), sum(splits) / len(splits), inputs, outputs))
 
 
@@ -260,8 +260,8 @@ class NormFunction(Function):
 
 class AttentionFunction(Function):
     """Attention: flash-attn 2 on (batch, sequence, heads, size), or cuDNN's on (sequence, batch, heads, size). `group`:
-    the context parallel group, in which keys and values are passed around in a ring ("p2p"), gathered ("all_gather"),
-    or heads are exchanged for tokens ("a2a")."""
+    the context parallel group. `how`: its communication: keys and values are passed around a ring ("p2p") or gathered
+    ("all_gather"), or heads are exchanged for tokens ("a2a")."""
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, batch: int, seq: int, group: Any, how: str, flash: bool) -> Any:
@@ -349,7 +349,7 @@ class RotaryFunction(Function):
 
 
 class MovedFunction(Function):
-    """Sorts, repeats or merges rows by one kernel, as for tokens of experts."""
+    """Sorts, repeats or merges rows by one kernel, such as tokens on their way to and from experts."""
 
     @staticmethod
     def forward(ctx: Any, t: Any, shape: tuple[int, ...]) -> Any:

@@ -33,8 +33,7 @@ def _large(self: Any, tensor: Any) -> bool:
 
 
 def _sent(self: Any, tensor: Any, **ignored: Any) -> tuple[Any, Any]:
-    """Returns only the tensor's shape and dtype instead of a copy in host memory, because host memory is not
-    counted."""
+    """Returns the tensor's shape and dtype instead of a copy in host memory, because host memory is not counted."""
     return tuple(tensor.shape), tensor.dtype
 
 

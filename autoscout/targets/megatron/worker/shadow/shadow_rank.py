@@ -24,7 +24,7 @@ import rank_questions
 
 
 def load(stand_ins: bool, version: str) -> None:
-    """Imports everything before the first fork. In each fork, imports would take two thirds of its time."""
+    """Imports everything before the first fork. If each fork imported, imports would take two thirds of its time."""
     import cpu_shim
     import endless
     import fake_torch
@@ -108,7 +108,8 @@ def _trained(question: dict[str, Any]) -> dict[str, Any]:
     most = question.get("micro_batches") or micro
     virtual = shape.virtual_pipeline_model_parallel_size
     # The first step only creates the optimizer's state, so it has as few micro batches as the schedule allows. With
-    # activation offloading, it has all of them, because offloading determines their number in the first step.
+    # activation offloading, it has all micro batches, because Megatron's offloading code records them in the first
+    # step.
     shortest = shape.pipeline_model_parallel_size if virtual else 1
     if getattr(shape, "fine_grained_activation_offloading", False):
         shortest = most

@@ -1,4 +1,4 @@
-"""A replacement for the package `transformer_engine` and its two extensions, if it is not installed.
+"""A replacement for the package `transformer_engine`, even if it is installed, and for three extensions of Apex.
 
 Megatron-core's own wrappers (core/extensions/transformer_engine.py) work with the replacement without changes."""
 

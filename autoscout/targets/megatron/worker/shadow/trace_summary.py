@@ -7,8 +7,8 @@ from allocator import replayed
 from watch import Watch, kind
 
 KINDS = ("weights", "gradients", "optimizer", "activations", "buffers", "temporary")
-POINTS = 240
-LARGEST = 24
+POINTS = 240  # approximate number of rows of the memory timeline
+LARGEST = 24  # maximum number of entries in the list of the largest storages
 IN_ORDER = 20_000  # maximum number of operators and collectives that are listed in order
 
 

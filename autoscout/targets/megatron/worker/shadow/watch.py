@@ -25,8 +25,8 @@ _BUFFERS = ("workspace", "batch", "placeholder", "communication")
 
 
 class Watch(TorchDispatchMode):
-    """`now`, `peak`: bytes. `events`: (storage number, ±bytes) in order. `born`: storage number → (tag, phase). `died`:
-    storage number → phase. The last three are recorded after `record()` was called."""
+    """`now`, `peak`: bytes. `events`: (storage number, ±bytes) in order, since `record()` was called. `born`: storage
+    number → (tag, phase). `died`: storage number → phase."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,11 +86,11 @@ class Watch(TorchDispatchMode):
     @contextlib.contextmanager
     def in_phase(self, name: str) -> Any:
         before, self.phase = self.phase, name
-        yield  # after an exception, the phase is not reset, because the report names it
+        yield  # after an exception, the phase is not reset, because the error report names it
         self.phase = before
 
     def see(self, tensor: torch.Tensor, tag: str) -> None:
-        if is_traceable_wrapper_subclass(tensor):  # a DTensor's own storage has a nominal size
+        if is_traceable_wrapper_subclass(tensor):  # such as a DTensor, whose own storage has only a nominal size
             for name in tensor.__tensor_flatten__()[0]:
                 self.see(getattr(tensor, name), tag)
             return
@@ -146,7 +146,7 @@ class Watch(TorchDispatchMode):
             self.events.append((number, size))
 
     def rename(self, tensor: torch.Tensor, tag: str, phase: str) -> None:
-        """Sets the purpose of a tensor's storage, if it becomes known only after its creation."""
+        """Changes the purpose of a tensor's storage, which may become known only after the storage's creation."""
         entry = self.live.get(id(tensor.untyped_storage()))
         if entry:
             self.born[entry[2]] = (tag, phase)
