@@ -47,7 +47,7 @@ _MISSING = {
     "--lr": "--lr",
     "--save": "--save",
 }
-# Flags that the model's sizes do not imply. With Megatron-LM's defaults for them, the model would be a different one.
+# Advice on flags that the model's sizes do not imply. With Megatron-LM's defaults, a different model would be trained.
 _OF_MODEL = "--rotary-base, --norm-epsilon and --use-rope-scaling as your model has them (else 10000, 1e-5 and off)"
 _OF_LATENT = (
     "--rotary-base, --rotary-scaling-factor, --mscale and --norm-epsilon as your model has them (else 10000, 40, 1.0 "
@@ -68,8 +68,8 @@ OVERLAPPED_GEMMS = (
     *("qkv_fprop", "qkv_dgrad", "qkv_wgrad", "proj_fprop", "proj_dgrad"),
     *("fc1_fprop", "fc1_dgrad", "fc1_wgrad", "fc2_fprop", "fc2_dgrad"),
 )
-# A user's own knob names a field of Megatron-core. For the fields listed here, the flag's name differs from the
-# field's.
+# The classes of Megatron-core whose fields a knob of the job file may set, and the fields whose flag has a different
+# name.
 CLASSES = ("TransformerConfig.", "DistributedDataParallelConfig.", "OptimizerConfig.")
 _FLAG_OF_FIELD = {
     "DistributedDataParallelConfig.average_in_collective": "--ddp-average-in-collective",
@@ -95,8 +95,8 @@ def flags(job: Job, configuration: Configuration) -> Flags:
         "--max-position-embeddings": job.traffic.seq_len,
         "--global-batch-size": job.traffic.global_batch,
         "--micro-batch-size": knobs["mbs"],
-        # Megatron-LM pads the tokenizer's vocabulary to a multiple of this × tp. If that is the model's whole
-        # vocabulary, any tokenizer that fits gets exactly the measured number of rows.
+        # Megatron-LM pads the tokenizer's vocabulary to a multiple of this value × tp. That product is the model's
+        # vocabulary, so that any tokenizer that fits gets exactly the measured number of rows.
         "--make-vocab-size-divisible-by": job.model.vocab // int(knobs.get("tp", 1)),
         **_parallelism(knobs, job.model.layers),
         **unequal.flags(job, configuration),
@@ -137,7 +137,7 @@ def world_size(configuration: Configuration) -> int:
 
 
 def variables(job: Job, configuration: Configuration) -> dict[str, str]:
-    """Returns the environment variables for every rank on a machine like the job's."""
+    """Returns the environment variables of every rank."""
     if devices.device_kind(job) == "cpu":
         # One OpenMP thread per rank, because there are more ranks than cores, and spinning threads would stall the
         # ranks for minutes. No Dynamo, because it would compile C++ in each new process. Loopback for gloo, because all
@@ -160,7 +160,7 @@ def variables(job: Job, configuration: Configuration) -> dict[str, str]:
 
 
 def _own_variables(job: Job, knobs: dict[str, Value]) -> dict[str, str]:
-    """Returns the variables of the user's own knobs (sets = "env:NAME")."""
+    """Returns the environment variables set by knobs of the job file (sets = "env:NAME")."""
     own = {n: sets.removeprefix(newer.ENV) for n, (sets, _) in own_knobs(job).items() if sets.startswith(newer.ENV)}
     return {variable: newer.nccl_text(knobs[name]) for name, variable in own.items() if name in knobs}
 
@@ -319,7 +319,7 @@ def _communication(knobs: dict[str, Value]) -> Flags:
 
 
 def _own(job: Job, knobs: dict[str, Value]) -> Flags:
-    """Returns the flags of the user's own knobs by the rule of Megatron-LM's parser: a flag is named after its field,
+    """Returns the flags of the job file's knobs by the rule of Megatron-LM's parser: a flag is named after its field,
     with the prefix --no- to disable a field that is enabled by default."""
     found: Flags = {}
     for name, (sets, default) in own_knobs(job).items():

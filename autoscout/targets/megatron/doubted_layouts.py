@@ -1,5 +1,5 @@
 """Predicts by the closed-form memory model which layouts may run out of memory. Before such a layout runs, a shadow run
-(without a GPU) checks it. A shadow is composed of traces of small jobs, which several layouts share
+(a dry run without GPUs) checks it. The shadow is composed of traces of small jobs, which several layouts share
 (shadow_parts.py)."""
 
 import contextlib
@@ -23,7 +23,7 @@ _NOT_OF_LAYOUT = ("ddp_bucket", "tp_comm", "overlap_grad", "overlap_param", "ove
 
 
 def doubts(job: Job, kb: Path | None = None) -> Doubts:
-    """Returns the predictor of one session. `kb`: path of the knowledge base; None: the default path."""
+    """Returns the predictor of one tuning session. `kb`: path of the knowledge base; None: the default path."""
 
     def likely(configuration: Configuration) -> float:
         attributes = {name: value for name, value in attributes_of(job).items() if name != "degrees"}

@@ -1,5 +1,5 @@
 """Compares a release of Megatron-core with the catalog: which flags no knob sets, which defaults changed, and whether
-the release accepts configurations drawn from the space and rejects neighbours that the space forbids."""
+the release accepts configurations drawn from the space and rejects neighbouring ones that the space forbids."""
 
 import re
 from pathlib import Path
@@ -82,8 +82,8 @@ def _open(job: Job) -> Job:
 
 
 def checked_by(rule: RuleEntry, version: str) -> str:
-    """Returns the places in the engine's code that may reject a violation of the rule. Some are reached only when a
-    model is built."""
+    """Returns the rule's id and what rejects violations: "W1, checked by megatron-core", if necessary with "since
+    VERSION" or "when it builds the model"."""
     by = rule.checked
     if by == engine_seams.PACKAGE and rule.since and not releases.reached(version, rule.since):
         by += f" since {rule.since}"

@@ -44,8 +44,8 @@ def recorded() -> seams.Recorded:
 
 
 def fit(job: Job, version: str) -> seams.SeamFit | None:
-    """Returns whether the engine accepts the calls. None if AutoScout's training loop is not used, or if the engine is
-    on remote hosts and its release is not recorded.
+    """Returns which of our workers' calls the engine does not accept. None if AutoScout's training loop is not used, or
+    if the engine is on remote hosts and its release is not recorded.
 
     Errors: AutoscoutError (exit 2) if an engine that is not recorded cannot be imported."""
     if job.launch.path or job.launch.launcher == "replay":

@@ -101,9 +101,8 @@ def _unfused(job: Job, installed: bool, interpreter: str) -> str:
 
 
 def launcher(job: Job) -> str:
-    """Returns "warm" (ranks are forked from a process with all imports), "torchrun" or "replay". "auto" means warm with
-    AutoScout's own training loop, unless imports initialize CUDA (forked ranks could not use it) or there is a command
-    prefix, such as a container's. Otherwise it means torchrun.
+    """Returns "warm" (ranks are forked from a process with all imports), "torchrun" or "replay". "auto" means
+    "torchrun" with a command prefix (such as a container's) or the user's own Megatron-LM, else "warm".
 
     Errors: AutoscoutError for "warm" with the user's Megatron-LM, or for a launcher that only serving jobs have."""
     if job.launch.launcher == "warm" and job.launch.path:

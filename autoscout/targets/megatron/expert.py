@@ -1,4 +1,5 @@
-"""Expert recipes, following the guides of Megatron-LM and NVIDIA. Gains are relative to the best of these recipes.
+"""Expert recipes, following the guides of Megatron-LM and NVIDIA. Reported gains are relative to the best of these
+recipes.
 
     guide      the least splitting that fits: first reduce the micro batch; then tensor parallelism among the
                devices that NVLink joins, with sequence parallelism; then pipeline parallelism, interleaved. Expert
@@ -6,9 +7,9 @@
                selective recomputation is tried before full recomputation.
     dp first   as many replicas as fit, with full recomputation before any splitting of the model
 
-On a mixed cluster, each recipe is built for all devices and for each kind alone, and the variant with the lowest
-predicted step time is used. An additional recipe is a pipeline over all kinds, with stages balanced by the time of a
-layer on each kind, like Metis (Um et al., ATC 2024).
+On a cluster with several kinds of device, each recipe is built for all devices and for each kind alone, and the variant
+with the lowest predicted step time is used. An additional recipe is a pipeline over all kinds, with stages balanced by
+the time of a layer on each kind, like Metis (Um et al., ATC 2024).
 
 Sources: Megatron-LM docs/user-guide/parallelism-guide.md ("keep TP and EP within a node; use PP across nodes; CP for
 sequences of 8K and more") and NVIDIA's recipes in Megatron-Bridge (scripts/performance), core_v0.16. Fine-tuning packs
@@ -185,7 +186,7 @@ def _described(space: Space, configuration: Configuration) -> dict[str, Any]:
 
 
 def _share(space: Space, configuration: Configuration) -> float:
-    """Returns predicted memory as a fraction of the smallest used device's; on mixed devices, the fullest rank's."""
+    """Returns predicted memory / device memory on the fullest rank."""
     columns = _described(space, configuration)
     if sum(configuration.knobs.get(kind, 0) != 0 for kind in all_devices(space)) > 1:
         return float(Memory().filled(columns)[0])

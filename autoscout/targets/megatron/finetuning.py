@@ -18,8 +18,7 @@ _INSTEAD |= {"gate_proj": "linear_fc1", "up_proj": "linear_fc1", "down_proj": "l
 
 
 def finetuning_problems(job: Job) -> Iterator[str]:
-    """Yields a sentence for each setting that a fine-tuning job lacks, or that has a different name in
-    Megatron-core."""
+    """Yields a sentence for each setting that a fine-tuning job lacks or that Megatron-core names differently."""
     if job.task != "finetune":
         return
     if not job.traffic.lengths:
@@ -56,7 +55,7 @@ def flags(job: Job, configuration: Configuration) -> dict[str, Value]:
 
 
 def missing(job: Job, configuration: Configuration) -> list[str]:
-    """Returns notes on the file name and batch size of the exported data."""
+    """Returns notes on the data that the user has to provide for an exported launch: file name and batch size."""
     if not job.traffic.lengths:
         return []
     # whether the data is a file of lines; Megatron-Bridge, used for LoRA, has its own data sets

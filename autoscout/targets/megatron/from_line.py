@@ -216,7 +216,7 @@ def model_of(given: Flags, notes: list[str]) -> dict[str, Any]:
         "qkv_bias": "--add-qkv-bias" in given,
     }
     found |= {name: on for name, on in switches.items() if on != (name == "bias")}
-    if found.get("gated"):  # a gated layer has two matrices, each about two thirds as large
+    if found.get("gated"):  # Megatron-LM's default, as a gated layer has two input matrices
         found.setdefault("ffn", int(4 * found["hidden"] * 2 / 3 / 64) * 64)
     found |= {"norm": "rmsnorm"} if given.get("--normalization") == ["RMSNorm"] else {}
     found |= {"position": "rope"} if rotary else {}

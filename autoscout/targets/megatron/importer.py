@@ -1,7 +1,7 @@
 """Imports logs of Megatron-LM's training script: arguments, iterations, memory, and how the run ended.
 
-The arguments are converted to a configuration by inverting the mapping of exports (current_launch.py). Arguments with
-the value None or False also determine knobs.
+The arguments are converted to a configuration by inverting the mapping from knobs to flags (current_launch.py).
+Arguments with the value None or False also determine knobs.
 
 Each run is one measurement: the median of the logged iteration times, without the first iteration, which includes
 start-up. A table of arguments, or an iteration number that does not increase, starts a new run. A run that ended with
@@ -170,8 +170,8 @@ def _another_job(arguments: dict[str, str], job: Job) -> str:
 
 
 def _knobs(arguments: dict[str, str], job: Job, space: Space, whole: Space) -> tuple[dict[str, Cell], str]:
-    """Returns (knob → value, reason why the run does not belong to the job or ""). Values outside the space are kept
-    unchanged."""
+    """Returns (knob → value; the reason why the run does not belong to the job, or ""). Values outside the space are
+    kept unchanged."""
 
     def mapped(configuration: Configuration) -> Mapping[str, object]:
         found = flags(job, Configuration({"mbs": 1, **configuration.knobs}))

@@ -81,7 +81,8 @@ def _price(
 ) -> list[np.ndarray]:
     """Returns the sort keys (most significant first, ascending) for the order in which an expert tries layouts. A cost
     of 1 corresponds to doubling tensor parallelism. Micro batch 4 is preferred, since attention and GEMMs are efficient
-    at this size. With experts, recomputation also repeats the all-to-all. `bubble`: fraction of the step."""
+    at this size. With experts, recomputation also repeats the all-to-all. `again`: index in _AGAIN. `bubble`: weighted
+    pipeline idle time / compute time. `inside`: devices joined by NVLink."""
     beyond = np.log2(np.maximum(tp / inside, 1))  # factors of two beyond the NVLink domain, which guides advise against
     # tp makes the matrices of small experts too narrow to be efficient
     thin, stage = (1.0, 1.25) if ep is None else (2.5, 0.6)
@@ -132,8 +133,7 @@ def _chunks(space: Space, pp: int, shares: Mapping[str, Value]) -> int:
 
 
 def _joined(space: Space) -> int:
-    """Returns the number of devices joined by NVLink: the devices of a node or, according to the device record, of a
-    rack."""
+    """Returns the number of devices joined by NVLink: those of a node or, according to the device record, of a rack."""
     job = getattr(space, "job", None)
     if job is None or not job.cluster.nodes:
         return max(space.attributes["degrees"])

@@ -74,7 +74,7 @@ def measurement(folder: Path) -> Measurement | None:
 
 
 def _energy(ranks: list[dict[str, Any]], tokens: float) -> dict[str, float]:
-    """Returns `energy_j` and `tokens` per iteration; {} unless the driver reports energy for every rank."""
+    """Returns joules per token (`tokens`: of an iteration); {} unless the driver reports energy for every rank."""
     if not all("energy_j" in rank for rank in ranks):
         return {}
     return {"joules_per_token": sum(rank["energy_j"] for rank in ranks) / tokens}
@@ -104,7 +104,7 @@ def _of_the_start(ranks: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _host(rank: dict[str, Any]) -> str:
-    """Returns the host's name as stored."""
+    """Returns the host's name as stored: hashed, unless the user chose otherwise."""
     return hosts.named(str(rank.get("host", ""))).replace(":", "-")
 
 

@@ -9,8 +9,7 @@ from kb.records import Value
 
 Flags = dict[str, Value | list[str]]
 ENV = "env:"
-# Values of the knob stage_split → the number of layers to which the loss is equivalent in the distribution of layers
-# over stages.
+# Value of the knob stage_split → number of layers that the loss counts as when layers are distributed over stages.
 SPREAD = {"spread": 0, "spread+loss": 1, "spread+2loss": 2}
 KNOBS = frozenset(
     (
@@ -51,7 +50,7 @@ def flags(knobs: Mapping[str, Value]) -> Flags:
 
 
 def of_catalog() -> dict[str, KnobEntry]:
-    """Returns the knobs whose `sets` is a flag, or a list of switches followed by the flag that takes the value."""
+    """Returns the catalog's knobs whose `sets` is a flag, or switches followed by the flag that takes the value."""
     return {knob.name: knob for knob in shipped("megatron").knob if knob.sets.startswith("--")}
 
 
@@ -105,7 +104,7 @@ def written(share: Sequence[int]) -> str:
 
 
 def variables(knobs: Mapping[str, Value]) -> dict[str, str]:
-    """Returns the environment variables for every rank."""
+    """Returns the environment variables that these knobs set on every rank."""
     found: dict[str, str] = {}
     if knobs.get("fsdp", "none") != "none" or knobs.get("overlap_experts"):
         # communication overlaps with kernels only in separate hardware queues

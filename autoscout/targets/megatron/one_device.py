@@ -1,7 +1,7 @@
-"""Replaces a shadow's predicted kernel times by times measured on a single device. The ranks of a Megatron job of any
-size run on this device one after the other, with real kernels but without communication. Communication calls come from
-the shadow; the simulator predicts their time. The step time is composed as in the shadow, with measured instead of
-predicted kernel times."""
+"""Replaces the predicted kernel times of a shadow (a dry run without GPUs) by times measured on a single device. The
+ranks of a Megatron job of any size run on this device one after the other, with real kernels but without communication.
+Communication calls come from the shadow; the simulator predicts their time. The step time is composed as in the shadow,
+with measured instead of predicted kernel times."""
 
 import os
 from typing import Any
@@ -39,7 +39,8 @@ def one_device(asked: ShadowAsked) -> Shadow:
 
 
 def on_one(job: Job, configuration: Configuration, found: Shadow, timed: list[Timed]) -> Shadow:
-    """Returns `found` with the measurements of one device added. Errors: AutoscoutError."""
+    """Returns the shadow `found` with the times measured on one device added, and the resulting step time. Errors:
+    AutoscoutError."""
     if failed := next((t for t in timed if t.verdict != "starts"), None):
         why = f"{failed.type}: {failed.message[:600]} ({failed.where}, phase {failed.phase})"
         what = f"--timeout ended after rank {failed.rank} had begun" if failed.verdict == "timeout" else why

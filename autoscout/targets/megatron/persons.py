@@ -26,8 +26,8 @@ NULL_TOKENIZER = "NullTokenizer"
 
 
 def persons_flags(job: Job) -> Flags:
-    """Returns the flags of `launch.current` that neither the job nor a knob sets, including Megatron-LM's defaults for
-    them; {} without a current command. Errors: AutoscoutError (exit 2) for a command that cannot be parsed."""
+    """Returns the flags of `launch.current` that neither the job nor a knob sets, with the defaults in _DEFAULTS added;
+    {} without a current command. Errors: AutoscoutError (exit 2) for a command that cannot be parsed."""
     found = line_of(job).after(SCRIPT)
     needed = {_OF_DTYPES} if found.keys() & {*_DTYPES} else set[str]()
     of_knobs = _of_allowed_knobs(job)
@@ -39,8 +39,7 @@ def persons_flags(job: Job) -> Flags:
 
 
 def _of_allowed_knobs(job: Job) -> set[str]:
-    """Returns the flags of knobs that [space] names. Other knobs are not tuned, so the line's flags are kept for
-    them."""
+    """Returns the flags of knobs that [space] names. Other knobs are not tuned, so the line keeps their flags."""
     named = {*job.space.allow, *job.space.fix, *job.space.limit}
     return {flag for name, knob in of_catalog().items() if name in named for flag in knob.sets.split(", ")}
 

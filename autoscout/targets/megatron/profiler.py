@@ -35,7 +35,7 @@ RANK = WORKER / "train.py"
 
 
 def profiler(job: Job) -> "MegatronProfiler":
-    """The profiler of a job, without starting anything. Errors: AutoscoutError (exit 2) for an unsuitable launcher."""
+    """Returns a job's profiler, but starts nothing. Errors: AutoscoutError (exit 2) for an unsuitable launcher."""
     if job.cluster.hosts:
         imports = arguments.variables(job, Configuration({}))
         return MegatronProfiler(job, OverHosts(job, RANK, chooser(job), launcher(job) == "warm", imports))
@@ -176,8 +176,8 @@ class MegatronProfiler:
 
 
 def settings(job: Job, final: bool) -> dict[str, str]:
-    """Returns a dictionary with an environment entry for the user's training settings; {} if they equal those of the
-    search."""
+    """Returns {SETTINGS: hash of the user's training settings} for the final confirmation; {} for the search, or if
+    both have the same settings."""
     theirs = persons.in_the_end(job) if final else {}
     return {SETTINGS: content_hash(theirs)} if theirs else {}
 

@@ -55,8 +55,7 @@ def version_of(job: Job) -> str:
 
 
 def renamed(job: Job) -> dict[str, str]:
-    """Returns the flags that were renamed between the catalog's version and the installed release: old name → new
-    name."""
+    """Returns old → new name of the flags that were renamed between the catalog's version and the installed release."""
     known = shipped(job.target).renamed
     version = version_of(job) if known else ""
     return {old: flag.now for old, flag in known.items() if version and reached(version, flag.since)}

@@ -24,7 +24,7 @@ from kb import shadowed
 from kb.records import AutoscoutError, Configuration, Job, content_hash
 
 RANK = WORKER / "shadow" / "shadow_rank.py"
-IMBALANCE = 1.5
+IMBALANCE = 1.5  # tokens of the fullest rank's experts relative to the mean, in an additional trace
 _PACKAGES = ("torch", "megatron-core", "transformer-engine")
 _TE = "2.3.0"  # the version of Transformer Engine whose interface the fake modules have
 _MIB = 2**20
@@ -67,7 +67,7 @@ def summarised(
     asked: ShadowAsked, found: list[Rank], versions: dict[str, str], cached: int, more_error: float = 0.0
 ) -> Shadow:
     """Returns the configuration's shadow, combined from the traces of ranks. It has no step time if only certain ranks
-    were requested. `more_error`: added to the error of complete traces."""
+    were requested. `more_error`: added to the standard deviation of log(measured / traced)."""
     job, configuration = asked.job, asked.configuration
     micro = micro_batches(job, configuration)
     found = [msgspec.structs.replace(rank, micro_batches=micro) if rank.verdict == "starts" else rank for rank in found]
@@ -166,7 +166,7 @@ def _error(job: Job, configuration: Configuration) -> float:
 
 
 def _samples(configuration: Configuration) -> int:
-    """Returns the samples that all replicas together process at once."""
+    """Returns the samples of one micro batch, summed over the replicas."""
     return int(configuration.knobs["mbs"]) * int(configuration.knobs.get("dp", 1))
 
 
@@ -218,7 +218,7 @@ def ask(
 
 
 def versions_of(python: list[str]) -> dict[str, str]:
-    """Returns package versions, with torch and megatron-core. Errors: AutoscoutError (exit 2)."""
+    """Returns package → version. Errors: AutoscoutError (exit 2) if torch or megatron-core is missing."""
     line = (
         "import json, importlib.metadata as m, sys; "
         f"have = {{d.metadata['Name'].lower().replace('_', '-'): d.version for d in m.distributions()}}; "

@@ -15,14 +15,14 @@ from autoscout.targets.megatron import shadow as whole
 from autoscout.targets.tracing import ShadowAsked
 from kb.records import AutoscoutError, Configuration, Job
 
-ERROR = 0.005  # standard deviation of log(composed / traced whole); docs/lab/shadow.md
+ERROR = 0.005  # standard deviation of log(composed peak memory / traced whole); docs/lab/shadow.md
 _SPLIT = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
 _SPLIT += ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """A pipeline stage whose trace is to be composed. `rank`: its rank in the large job. `place`: its index in the
-    pipeline, -1 for the last stage. `small`: numbers of pipeline stages of the small jobs to trace."""
+    """A pipeline stage whose trace is to be composed. `rank`: the stage's rank in the large job. `place`: its index in
+    the pipeline, -1 for the last stage. `small`: numbers of pipeline stages of the small jobs to trace."""
 
     rank: int
     place: int
@@ -102,8 +102,7 @@ def _chunk(knobs: Any) -> int:
 
 
 def _depths(configuration: Configuration) -> tuple[int, int]:
-    """Returns the two numbers of layers per chunk in the small jobs: multiples of the group size of full
-    recomputation."""
+    """Returns two numbers of layers per chunk for the small jobs: multiples of full recomputation's group size."""
     each = _chunk(configuration.knobs) if configuration.knobs.get("ar") == "full" else 1
     return 2 * each, 3 * each
 
@@ -111,7 +110,7 @@ def _depths(configuration: Configuration) -> tuple[int, int]:
 def small(
     question: dict[str, Any], configuration: Configuration, place: int, depth: Depth, imbalance: float
 ) -> dict[str, Any]:
-    """Returns the input for the rank of a small job."""
+    """Returns the worker's input for one rank of a small job."""
     knobs, pp = configuration.knobs, depth.stages
     vpp = int(knobs.get("vpp", 1))
     replicas = 2 * int(knobs.get("ep", 1))

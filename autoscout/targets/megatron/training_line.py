@@ -13,7 +13,7 @@ from autoscout.targets.megatron.arguments import SCRIPT, USER_BUFFERS, flags
 from autoscout.targets.megatron.persons import PROGRAM
 from kb.records import AutoscoutError, Configuration, Job, Value
 
-# Megatron-LM's bucket has max(40, replicas) million elements; 128 MiB is the nearest value for up to 47 replicas.
+# Megatron-LM's bucket has max(40, replicas) million elements; the knob's nearest value is 128 MiB up to 47 replicas.
 USUAL: Mapping[str, Value] = {"ddp_bucket": 128}
 # Flags of the model and the batch, which must agree with the job.
 _WORKLOAD = (
@@ -22,7 +22,7 @@ _WORKLOAD = (
     *("--moe-shared-expert-intermediate-size", "--q-lora-rank", "--kv-lora-rank", "--qk-head-dim"),
     *("--qk-pos-emb-head-dim", "--v-head-dim", "--seq-length", "--global-batch-size"),
 )
-# Parts of a model that the line may have but the job may lack → the job's field.
+# Flag of a part of the model → the job's field. The job must have each part that the line has.
 _PARTS = {
     "--num-experts": "experts",
     "--moe-shared-expert-intermediate-size": "shared_ffn",
@@ -68,8 +68,8 @@ _EACH = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node", "--ntasks-pe
 
 
 def training_line_problems(job: Job) -> Iterator[str]:
-    """Yields a sentence for each contradiction between the line and the job, and for a line without Megatron-LM's
-    flags."""
+    """Yields a sentence for each contradiction between launch.current and the job, and for a launch.current without
+    flags of Megatron-LM."""
     try:
         given = _flags_today(job)
     except AutoscoutError as error:

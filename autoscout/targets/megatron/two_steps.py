@@ -14,7 +14,7 @@ from autoscout.targets.megatron.profiler import RANK, MegatronProfiler
 from kb.records import AutoscoutError, Configuration, Job
 
 _ITERATIONS = 2
-_FILE = arguments.USER_BUFFERS  # a flag whose file is written when the launch starts
+_FILE = arguments.USER_BUFFERS  # not compared, because the launch's value is the name of a file
 
 
 def check(job: Job, launch: Launch, form: str) -> float:

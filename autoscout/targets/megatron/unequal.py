@@ -21,7 +21,7 @@ _SOURCE = "core/transformer/pipeline_parallel_layer_layout.py"
 
 
 def fastest(kinds: Sequence[str]) -> str:
-    """Returns the kind with the highest peak in its data sheet; the first kind if peaks are equal or unknown."""
+    """Returns the kind with the highest peak bf16 throughput; the first kind if peaks are equal or unknown."""
 
     def peak(kind: str) -> float:
         known = hardware(kind)
@@ -112,8 +112,7 @@ def _rules(kinds: list[str]) -> list[RuleEntry]:
 
 
 def stages(job: Job, configuration: Configuration) -> list[int]:
-    """Returns the number of layers of each pipeline stage if a knob sets this number for some kind of device; else
-    []."""
+    """Returns the layers of each pipeline stage, if a knob sets their number for some kind of device; else []."""
     knobs = configuration.knobs
     own = {kind: int(knobs.get(knob_of(kind), 0)) for kind in device_counts(job)}
     if not any(own.values()):
