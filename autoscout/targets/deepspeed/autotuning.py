@@ -97,8 +97,8 @@ def settings(config: Config, where: str = "ds_config") -> Autotuning:
 
 
 def mapped(line: Line, mappings: dict[str, str], values: dict[str, Value]) -> Line:
-    """Returns the line with `values` set by their flags in `mappings` (name in the ds_config → flag). Existing flags
-    are changed, missing ones appended; a value "auto" is not set, because the script chooses it."""
+    """Returns the command line with `values` set by their flags in `mappings` (name in the ds_config → flag). Existing
+    flags are changed, missing ones appended; a value "auto" is not set, because the script chooses it."""
     for name, flag in mappings.items():
         value = values.get(name.strip())
         if value is not None and value != "auto":

@@ -240,7 +240,7 @@ def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
 
 
 def today(job: Job) -> int:
-    """Returns the micro batch in a Hugging Face Trainer's line; 0 if the line does not set it."""
+    """Returns the micro batch that the user's launch line sets for a Hugging Face Trainer; 0 if it sets none."""
     return whole_number(modelled.flags_of(job), HUGGING_FACE[MICRO]) or 0
 
 

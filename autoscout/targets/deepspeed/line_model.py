@@ -29,8 +29,8 @@ _USUAL = 1024  # default tokens per sample: the maximum in Hugging Face's run_cl
 
 
 def described(flags: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
-    """Returns ({"model": …, "seq_len": …}, notes for the user). The dictionary lacks the keys that the line does not
-    give."""
+    """Returns ({"model": …, "seq_len": …}, notes for the user). Keys that the launch line does not determine are
+    missing."""
     if adapters := _adapters(flags):
         return {}, [
             f"model: the line trains adapters ({adapters}); to predict it, write task = 'finetune', [model] "
@@ -56,7 +56,7 @@ def described(flags: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
 
 
 def _adapters(flags: Flags) -> str:
-    """Returns the flag that enables adapters; "" if the line trains none."""
+    """Returns the flag that enables adapters; "" if the launch line trains none."""
     kinds = [flag for flag in _KINDS if flags.get(flag, ["full"])[:1] != ["full"]]
     found = {flag: named for flag in flags if (named := _OF_ADAPTERS.fullmatch(_plain(flag)))}
     switches = [flag for flag, named in found.items() if not named["size"]]

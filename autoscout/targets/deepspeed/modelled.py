@@ -104,8 +104,8 @@ def simulated(
 
 
 def ranks_of_a_model(job: Job, mp_size: int) -> int:
-    """Returns the number of ranks that together hold one copy of the model and process the same samples, from the line
-    or autotuning's `mp_size`."""
+    """Returns the number of ranks that together hold one copy of the model and process the same samples, from the
+    launch line or autotuning's `mp_size`."""
     return ranks_by_line(flags_of(job), mp_size)
 
 
@@ -160,7 +160,7 @@ def _checkpointing(job: Job) -> str:
 
 def precision(config: Config, flags: Flags, by_path: Mapping[str, str]) -> str:
     """Returns the expression for the dtype: 16 bits if the ds_config enables them, or if the ds_config has "auto" and
-    the line enables them."""
+    the launch line enables them."""
     fp16, bf16 = (_enabled(config, flags, by_path, name) for name in ("fp16", "bf16"))
     if fp16 in ("True", "False") and bf16 in ("True", "False"):
         return repr("fp16" if fp16 == "True" else "bf16" if bf16 == "True" else "fp32")
@@ -179,7 +179,7 @@ def _enabled(config: Config, flags: Flags, by_path: Mapping[str, str], name: str
 
 
 def is_on(flags: Flags, flag: str) -> bool:
-    """Whether the line enables a switch. A Trainer's switch may be followed by "false"."""
+    """Whether the launch line enables a switch. A Trainer's switch may be followed by "false"."""
     return flag in flags and (list(flags[flag]) or ["true"])[0].lower() not in _OFF
 
 

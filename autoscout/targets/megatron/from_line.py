@@ -41,7 +41,7 @@ _LATENT = {
 }
 _OTHERS = {"kv_heads": "--num-query-groups", "topk": "--moe-router-topk", "vocab": "--vocab-size"}
 _OF_EXPERTS = ("experts", "expert_ffn", "shared_ffn")
-_USUAL = 1024  # default tokens per sample
+_USUAL = 1024  # tokens per sample, if the line gives none
 _KV_LORA_RANK = 32  # default in training/arguments.py, 0.16.1 to 0.19.0 (Megatron-core's own is 512)
 _TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 _DEGREES = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size")
@@ -51,8 +51,8 @@ _NEXT = re.compile(r"[|;&]|\d?>")  # ends a command in a shell
 
 
 def job_of_line(line: Line) -> dict[str, Any] | None:
-    """Returns a job file's content, plus the keys `devices` (of each node, 0 if unknown) and `notes`. None if the line
-    starts a different script. Errors: AutoscoutError (exit 2) for a line without a model."""
+    """Returns a job file's content, plus the keys `devices` (of each node, 0 if unknown) and `notes`. None if the
+    launch line starts a different script. Errors: AutoscoutError (exit 2) for a line without a model."""
     line = _out_of_shell(line)
     if SCRIPT not in line.names:
         return None
@@ -112,7 +112,7 @@ def model_of_line(line: Line) -> tuple[dict[str, Any], list[str]]:
 
 
 def _out_of_shell(line: Line) -> Line:
-    """Returns the line with a final `bash -c TEXT` replaced by TEXT's words, up to the end of the script's
+    """Returns the launch line with a final `bash -c TEXT` replaced by TEXT's words, up to the end of the script's
     arguments."""
     text = "".join(line.words[-1:])
     if SCRIPT not in text or not any(map(str.isspace, text)):

@@ -39,7 +39,7 @@ def persons_flags(job: Job) -> Flags:
 
 
 def _of_allowed_knobs(job: Job) -> set[str]:
-    """Returns the flags of knobs that [space] names. Other knobs are not tuned, so the line keeps their flags."""
+    """Returns the flags of knobs that [space] names. Other knobs are not tuned, so the user's flags stay."""
     named = {*job.space.allow, *job.space.fix, *job.space.limit}
     return {flag for name, knob in of_catalog().items() if name in named for flag in knob.sets.split(", ")}
 

@@ -230,8 +230,8 @@ def _cpu_kinds(job: Job, configuration: Configuration) -> list[str]:
 
 
 def bar_in_seconds(job: Job, bar: early.Bar | None) -> dict[str, Any]:
-    """Returns the worker's entry for the step time in seconds that the next run has to beat; {} if the objective is not
-    step time."""
+    """Returns the worker's entries `spread` and `best_s`, the step time that the next run has to beat; {} if the
+    objective is neither step time nor throughput."""
     of_a_second = {"step_time_s": 1.0, "tokens_per_s": tokens_of_step(job.traffic)}.get(job.objective.metric)
     if bar is None or of_a_second is None:
         return {}

@@ -22,7 +22,7 @@ _WORKLOAD = (
     *("--moe-shared-expert-intermediate-size", "--q-lora-rank", "--kv-lora-rank", "--qk-head-dim"),
     *("--qk-pos-emb-head-dim", "--v-head-dim", "--seq-length", "--global-batch-size"),
 )
-# Flag of a part of the model → the job's field. The job must have each part that the line has.
+# Flag of a part of the model → the job's field. The job must have each part that launch.current has.
 _PARTS = {
     "--num-experts": "experts",
     "--moe-shared-expert-intermediate-size": "shared_ffn",
@@ -32,7 +32,7 @@ _PARTS = {
     "--add-qkv-bias": "qkv_bias",
     "--qk-layernorm": "qk_norm",
 }
-# Flags of the line that AutoScout's launch may lack, because they have no effect or different flags with the same
+# Flags of launch.current that AutoScout's launch may lack, because they have no effect or different flags with the same
 # effect are set.
 _ALIKE = (
     *("--sequence-parallel", "--recompute-activations", "--use-rotary-position-embeddings", "--vocab-size"),
@@ -54,7 +54,7 @@ _ASKED = {
 ASKED = list(dict.fromkeys(_ASKED.values()))
 _CHUNKS = "--num-virtual-stages-per-pipeline-rank"
 _NO_SETTINGS = ("--data-path", "--make-vocab-size-divisible-by")  # flags that do not affect the configuration
-# Flags that determine the line's configuration.
+# Flags of launch.current that determine knobs, so their values must be literal, not shell variables.
 _OF_KNOBS = (
     *("--micro-batch-size", "--tensor-model-parallel-size", "--pipeline-model-parallel-size"),
     *("--context-parallel-size", "--expert-model-parallel-size", "--expert-tensor-parallel-size"),
@@ -174,7 +174,7 @@ def not_had(line: Line) -> str:
 
 
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
-    """Returns (the valid configuration nearest to the line's, notes for the user)."""
+    """Returns (the valid configuration nearest to launch.current's, notes for the user)."""
 
     def mapped(configuration: Configuration) -> Mapping[str, object]:
         found = flags(job, Configuration({"mbs": 1, **configuration.knobs}))
@@ -197,7 +197,7 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
 
 
 def asked(given: Flags) -> list[str]:
-    """Returns the knobs that need the job's permission and that the line's configuration uses."""
+    """Returns the knobs that need the job's permission and that the launch line's flags use."""
     return list(dict.fromkeys(knob for flag, knob in _ASKED.items() if given.get(flag, ["none"]) not in _OFF))
 
 

@@ -1,7 +1,7 @@
 """Simulates torch's caching allocator, to compute how much memory it reserves for a sequence of allocations and frees.
 
 It follows c10/cuda/CUDACachingAllocator.cpp with one stream: sizes are rounded up to 512 bytes. Requests up to 1 MiB
-share segments of 2 MiB; requests up to 10 MiB share segments of 20 MiB; larger requests have their own segment, rounded
+share segments of 2 MiB; requests below 10 MiB share segments of 20 MiB; larger requests have their own segment, rounded
 up to 2 MiB. Blocks are chosen by best fit, split and merged. Empty segments are returned to the device only when memory
 runs out."""
 
