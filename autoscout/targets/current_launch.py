@@ -16,9 +16,9 @@ from autoscout.space.network import distance
 from autoscout.targets.recipes import all_devices
 from kb.records import AutoscoutError, Configuration, Job, Value
 
-Mapped = Callable[[Configuration], Mapping[str, object]]  # returns a configuration's flags; True for a switch
+Mapped = Callable[[Configuration], Mapping[str, object]]  # returns flag → value; True for a flag without a value
 
-_SAME_RUN = "the same run as"  # text in the reason of each rule that excludes values without an effect
+_SAME_RUN = "the same run as"  # in the reason of each rule against a value that acts like a different one
 _FOR_A_SHELL = re.compile(
     r"\$\(|`|\$\w+|\$\{\w+(?:\[[^\]]*\])?\}"
 )  # matches shell variables and substitutions, but not ${a.b}, which refers to another setting
@@ -64,7 +64,7 @@ def whole_number(flags: Flags, flag: str) -> int | None:
 
 
 def contradictions(flags: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
-    """Yields a sentence for each number that differs between the line and the job. `of_job`: the job's flags."""
+    """Yields a sentence for each number that differs between the line and the job. `of_job`: flag → the job's value."""
     for flag, value in of_job.items():
         there = " ".join(flags.get(flag, ()))
         if NUMBER.fullmatch(there) and float(there) != float(str(value)):
