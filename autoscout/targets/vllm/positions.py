@@ -22,7 +22,8 @@ _NOT_SCALED = ("default", "llama3")  # rope types whose max_position_embeddings 
 
 
 def position_problems(job: Job) -> Iterator[str]:
-    """Yields a sentence if requests are too long. Without a readable model folder the check is left to the engine."""
+    """Yields a sentence if requests are longer than the model's positions allow. Without a readable model folder, only
+    vLLM checks this."""
     reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else 0
     if not reach or _lengthened(job):
         return

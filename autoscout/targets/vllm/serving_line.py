@@ -50,9 +50,9 @@ _PER_NODE = 8
 
 
 def job_of_server(given: Line) -> dict[str, Any] | None:
-    """Returns a job file's content from a line that starts a server, possibly with a load test (`vllm bench serve`);
-    None if the line starts no server. `notes`: what the user should check. `elsewhere`: the line's vLLM is not
-    installed on this machine."""
+    """Returns a job file's content from a line that starts a server, possibly with a load test (`vllm bench serve`),
+    plus the keys `devices` (number of devices of each node), `notes` (what the user should check) and `elsewhere`
+    (whether the line's vLLM is not installed on this machine). None if the line starts no server."""
     start, words = begins(given), given.words
     if start is None:
         return None
