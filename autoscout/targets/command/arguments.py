@@ -114,16 +114,16 @@ def probe_line(
 
 
 def kinds_by_knob(job: Job) -> dict[str, dict[str, str]]:
-    """Returns the names of knobs that have a separate value for each kind of device: common name → kind of device →
-    name of the knob for this kind."""
+    """Returns the user's knobs that have a separate value for each kind of device: name in [[space.knob]] → kind of
+    device → name of the knob for this kind."""
     return {knob.name: kinds for knob in job.space.knob if (kinds := kinds_of(job, knob))}
 
 
 def _of_all_kinds(
     job: Job, entries: list[KnobEntry], configuration: Configuration
 ) -> tuple[list[KnobEntry], dict[str, dict[str, str]]]:
-    """Merges the knobs of `kinds_by_knob`, of which there is one for each kind of device. Returns (merged knobs, kind
-    of device → placeholder → value)."""
+    """Replaces the knobs that exist once per kind of device (see `kinds_by_knob`) by a single knob each. Returns (all
+    knobs, kind of device → placeholder → value)."""
     by_kind: dict[str, dict[str, str]] = {}
     for name, kinds in kinds_by_knob(job).items():
         one = next(entry for entry in entries if entry.name in kinds.values())

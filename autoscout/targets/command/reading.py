@@ -139,7 +139,7 @@ class Stream:
 
 
 class Tail:
-    """A growing file. Each read returns the content added since the previous read."""
+    """A growing file. Each read passes the content added since the previous read to the stream."""
 
     def __init__(self, path: Path, stream: Stream) -> None:
         self._path, self._stream, self._place = path, stream, 0
@@ -256,7 +256,7 @@ def literal(pattern: str) -> str:
 
 
 def literal_of_parsed(parsed: Any) -> str:
-    """Like `literal`, for a parsed pattern."""
+    """Returns the literal with which a parsed pattern begins; "" if it begins with anything else."""
     text = ""
     for operation, argument in parsed:
         if str(operation) != "LITERAL":

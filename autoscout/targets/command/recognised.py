@@ -43,7 +43,8 @@ _SWITCHES = ("tied", "gated", "bias")  # fields of [model] that are true or fals
 
 def job_of(line: Line) -> dict[str, Any]:
     """Returns a job file's content for a line, plus the keys `devices` (devices of each node, 0 if unknown),
-    `samples_each` (samples per step and device) and `notes` (what the user should check)."""
+    `samples_each` (samples per step and device, 0 if global_batch is known), `ranks_each` (ranks that process the same
+    samples) and `notes` (what the user should check)."""
     name = recognised(line)
     known = preset(name) if name else Preset()
     unread = in_a_container(line, known)

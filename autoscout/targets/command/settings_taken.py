@@ -1,5 +1,5 @@
-"""Checks whether the installed releases of a trainer's packages accept the settings that AutoScout adds to a line.
-Known releases are recorded (taken/PACKAGE.json); sources of unknown releases are parsed without import."""
+"""Checks whether the installed releases of a trainer's packages accept the settings that AutoScout adds to a launch
+line. Known releases are recorded (taken/PACKAGE.json); sources of unknown releases are parsed without import."""
 
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
@@ -48,7 +48,7 @@ def of_preset(preset: Preset, knobs: Iterable[str]) -> Taken:
 
 
 def of_launcher(line: Line) -> Taken:
-    """Returns the accelerate settings for a node's rank."""
+    """Returns the flags that tell accelerate a node's rank, if the line uses accelerate."""
     given = flags_of_a_node(line).split() if "accelerate" in line.launcher.names else []
     return {flag: [f"{_PARSER}.{flag}"] for flag in given if flag.startswith("--")}
 

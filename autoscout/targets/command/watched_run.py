@@ -102,7 +102,7 @@ class OutputReader:
         self.hopeless = ""
 
     def patterns(self) -> list[str]:
-        """The patterns that find metrics in the output."""
+        """Returns the regular expressions of the metrics in the command's output."""
         printed = [s for s in self._sources.values() if not s.json and not s.file]
         return [s.pattern or s.between for s in printed]
 

@@ -44,7 +44,7 @@ _ZERO = ("current_device", "memory_allocated", "max_memory_allocated", "memory_r
 
 
 class ScriptWatch(Watch):
-    """A watch that ignores results that are not tensors."""
+    """A memory tracker (watch.py) that ignores results that are not tensors."""
 
     def see(self, tensor: Any, tag: str) -> None:
         if isinstance(tensor, torch.Tensor):  # the parts of a DTensor include its mesh, which is not a tensor
