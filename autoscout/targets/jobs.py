@@ -104,7 +104,6 @@ class JobSpace(Space):
 
     @staticmethod
     def load(path: str | Path) -> "JobSpace":
-        """Loads the space of a job file."""
         return JobSpace.of_job(load_job(path))
 
     @staticmethod

@@ -90,7 +90,7 @@ def ask(
 
 
 def _run(job: Job, configuration: Configuration) -> Started:
-    """Returns the command whose script is shadowed. Errors: AutoscoutError (exit 2)."""
+    """Returns the command whose script a shadow run executes. Errors: AutoscoutError (exit 2)."""
     if not command_of(job):
         raise AutoscoutError(
             f"{job.name} has no launch.command, but a shadow run (without a GPU) runs the script that "

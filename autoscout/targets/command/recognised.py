@@ -344,6 +344,6 @@ def _same_samples(knobs: list[dict[str, Any]], line: Line, notes: list[str]) -> 
 
 def _name(line: Line, known: Preset, preset_name: str) -> str:
     if known.has and line.settings_files:
-        return as_name(Path(line.settings_files[0]).stem, "run")  # several jobs can share the script
+        return as_name(Path(line.settings_files[0]).stem, "run")  # not the script, which several jobs can share
     script = next((Path(word).stem for word in line.words if word.endswith((".py", ".sh"))), preset_name or "run")
     return as_name(script, "run")

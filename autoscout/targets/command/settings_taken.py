@@ -99,7 +99,7 @@ def fit(
 
 
 def places(python: str, packages: list[str]) -> dict[str, Path]:
-    """Returns the folders of an interpreter's packages; {} if this fails."""
+    """Returns package → folder, for those of `packages` that an interpreter can import; {} if the query fails."""
     try:
         script = _PLACES.replace("NAMES", repr(packages))
         done = subprocess.run([python, "-c", script], stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_S)

@@ -73,7 +73,7 @@ def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, A
         return {}
     try:
         given = settings(line, known)
-    except AutoscoutError as error:  # a file that other readers accept, for example with custom tags
+    except AutoscoutError as error:  # for example for a file with custom YAML tags
         notes.append(f"model: nothing is predicted: {error}")
         return {}
     named = _first(given, trained.model)

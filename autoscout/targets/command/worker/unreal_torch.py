@@ -126,8 +126,7 @@ def _processes(rank: int, world: int) -> None:
 
 def _meshes() -> None:
     """Creates device meshes from real tensors, because a mesh reads the values of its tensor of ranks."""
-    # imported before the patch, because this module keeps a reference to init_device_mesh, which the loop below
-    # replaces
+    # imported first, because this module keeps a reference to init_device_mesh, which the loop below replaces
     importlib.import_module("torch.distributed.fsdp")
     from torch.distributed import device_mesh
 

@@ -25,9 +25,9 @@ class Untraceable(Exception):
 
 
 class Counts:
-    """Counters of one load. `scheduled`: request → time of its first step. `busy`: seconds of the first pipeline stage.
-    `received`: tokens whose cache came from other engines. `transferring`: seconds that requests waited for these
-    transfers."""
+    """Counters of one load. `scheduled`: request → time of its first step. `busy`: seconds in which the first pipeline
+    stage computes. `received`: tokens whose cache came from other engines. `transferring`: seconds that requests waited
+    for these transfers."""
 
     def __init__(self) -> None:
         self.steps = self.preemptions = self.asked = self.cached = self.most_running = 0
