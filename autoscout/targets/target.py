@@ -126,7 +126,7 @@ class Target:
         )
 
     def run_s(self, job: Job, metric: str, value: float) -> float:
-        """Returns the seconds of a run after its start, given the predicted value of a metric; 0 if unknown."""
+        """Returns how many seconds a run takes after its start, given a metric's predicted value; 0 if unknown."""
         if metric != "step_time_s":
             return 0.0
         wanted = min(job.launch.iterations, round(job.launch.measure_s / value))
@@ -139,8 +139,8 @@ class Target:
         return None
 
     def ready(self, job: Job, environment: dict[str, str]) -> str:
-        """Returns a note if the engine's release is not recorded and it was therefore queried or tested; else "".
-        Errors: AutoscoutError (exit 2) if no experiment could run on it."""
+        """Returns a note if the engine was queried or tested, because its release is not recorded; else "". Errors:
+        AutoscoutError (exit 2) if no experiment could run on it."""
         from autoscout.targets.seams import REMEDY
 
         found = self.fit(job, environment)

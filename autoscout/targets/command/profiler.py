@@ -83,7 +83,7 @@ class CommandProfiler:
             self._stopping, self._bar = False, None
 
     def confirming(self, final: bool) -> None:
-        """Sets whether the next runs are for the final confirmation, in which the command is never started warm."""
+        """Sets whether the next runs are for the final confirmation, which never uses the warm interpreter."""
         self._final = final
 
     def adopt(self, folder: Path) -> Measurement | None:

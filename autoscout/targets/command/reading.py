@@ -24,8 +24,8 @@ GUESSED_STEP = r"^.*?\s(\d+)/\d+ \[|(?:^|[^A-Za-z])(?i:step|iter(?:ation)?)s?[\s
 
 
 class MetricReader:
-    """Collects the values of one metric. Times of steps are differences of arrival times. Lines that arrive together
-    (from a buffered output or on a busy machine) and steps skipped between lines share a difference equally."""
+    """Collects the values of one metric. The time of a step is the difference between the arrival times of two lines.
+    Several steps share it equally if their lines arrive together (buffered, or on a busy machine) or are skipped."""
 
     def __init__(self, source: MetricSource) -> None:
         pattern = source.pattern or source.between or source.counter

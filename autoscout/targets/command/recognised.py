@@ -164,8 +164,8 @@ def job_of(line: Line) -> dict[str, Any]:
 
 
 def _waiting(line: Line, notes: list[str]) -> Line:
-    """Returns the line without the flag that makes a submitting command return at once. An experiment ends when its
-    command ends, so the command must wait for its job."""
+    """Returns the line without the flag with which a command submits a job and returns at once. An experiment ends when
+    its command ends, so the command must wait for the job."""
     submits = line.words.index("--") if "--" in line.words else 0
     if _NO_WAIT not in line.words[:submits]:
         return line

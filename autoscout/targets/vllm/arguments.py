@@ -72,7 +72,7 @@ def _methods_given(job: Job) -> list[str]:
 
 
 def _guessing(job: Job, knobs: dict[str, Value]) -> dict[str, Any]:
-    """Returns the settings of speculative decoding other than method and depth."""
+    """Returns the settings of speculative decoding other than the method and the usual number of draft tokens."""
     found: dict[str, Any] = {}
     if knobs["spec"] == "ngram":
         found |= {} if "ngram" in _methods_given(job) else {"prompt_lookup_max": _LOOKUP}

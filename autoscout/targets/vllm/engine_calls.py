@@ -30,9 +30,8 @@ def release_of(version: str) -> str:
 
 def fit(job: Job, version: str) -> seams.SeamFit | None:
     """Returns whether the engine accepts the workers' calls. None if the engine is on remote hosts and its release is
-    not recorded, or if no engine is started.
-
-    Errors: AutoscoutError (exit 2) if an engine that is not recorded cannot be imported."""
+    not recorded, or if no engine is started. Errors: AutoscoutError (exit 2) if an engine that is not recorded cannot
+    be imported."""
     release = release_of(version)
     if job.launch.launcher == "replay" or (release not in recorded().releases and job.cluster.hosts):
         return None

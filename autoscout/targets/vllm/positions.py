@@ -53,7 +53,7 @@ def not_starting(job: Job) -> Iterator[str]:
     tp, pp, dp = (
         count_of("".join(given.get(f"--{of}-parallel-size", []))) or 1 for of in ("tensor", "pipeline", "data")
     )
-    # data parallel engines split the experts among them
+    # data parallel engines split the experts among themselves
     weights = known["weights_gib"] - known["expert_gib"] * (1 - 1 / dp)
     width = KV_BYTES.get("".join(given.get("--kv-cache-dtype", [])), known["dtype_bytes"])
     tokens = known["layers"] * reach - known["windowed_layers"] * max(reach - known["window"], 0)
