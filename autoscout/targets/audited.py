@@ -6,14 +6,15 @@ from pathlib import Path
 import msgspec
 
 RECORD = Path(__file__).with_name("audits.json")
-# tolerated share of invalid configurations that the engine accepts; a larger share suggests that the rules describe a
-# different release
+# tolerated fraction of forbidden configurations that the engine accepts; a larger fraction suggests that the rules
+# describe a different release
 _FEW = 0.02
 
 
 class Unset(msgspec.Struct, frozen=True):
-    """A speed or memory flag that no knob sets. `since`: the first recorded release that has it; `words`: number of
-    words in the flag's name or help text that suggest speed or memory."""
+    """An engine flag that affects speed or memory, but that no knob sets. `takes`: default and choices, such as "1 of 1
+    | 2". `since`: the first recorded release that has the flag. `words`: number of words in the flag's name or help
+    text that suggest speed or memory."""
 
     flag: str
     takes: str

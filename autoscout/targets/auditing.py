@@ -1,5 +1,5 @@
-"""The steps of an audit that are common to all engines: queries the engine, compares the engine's answers with the
-space, and drafts catalog entries."""
+"""The parts of an audit (a comparison of a catalog with the engine's own validation) that all engines share: querying
+the engine, comparing its answers with the space, and drafting catalog entries."""
 
 import re
 import subprocess
@@ -35,7 +35,7 @@ class EngineAnswer(msgspec.Struct, frozen=True):
 
 
 class ValidationAnswers(msgspec.Struct, frozen=True):
-    """The answers of worker/audit_engine.py and worker/audit_vllm.py."""
+    """The output of an audit script, worker/audit_engine.py or worker/audit_vllm.py, which describes the fields."""
 
     arguments: dict[str, str]
     helps: dict[str, str]
@@ -59,8 +59,8 @@ def ask(python: list[str], script: Path, question: dict[str, Any], engine: str) 
 def drawn(
     space: Space, rules: Sequence[str], count: int, rng: np.random.Generator
 ) -> Iterator[tuple[str, Configuration]]:
-    """Yields (rule that forbids the configuration, configuration). Random valid configurations have the rule "". After
-    each one comes a neighbour that breaks exactly one of `rules`, if a few random changes produce such a neighbour."""
+    """Yields (rule that forbids the configuration, configuration). The rule is "" for `count` random valid
+    configurations. Each is followed by a neighbour that breaks exactly one of `rules`, if _TRIES changes find one."""
     for _ in range(count):
         valid = space.sample(rng)
         yield "", valid
@@ -104,7 +104,7 @@ def _example(change: list[Any], warnings: list[str]) -> str:
 
 
 def unset(answers: ValidationAnswers, ours: set[str], known: Recorded) -> Iterator[Unset]:
-    """Yields the speed or memory flags that AutoScout never sets, the most relevant first."""
+    """Yields the speed or memory flags that are not in `ours` (the flags that AutoScout sets), most relevant first."""
     first = {name: next(v for v, text in held.items() if text is not None) for name, held in known.names.items()}
     fields = {name.partition(".")[2]: release for name, release in first.items() if "." in name}
     oldest = known.releases[0]
@@ -120,7 +120,7 @@ def unset(answers: ValidationAnswers, ours: set[str], known: Recorded) -> Iterat
 
 
 def moved(answers: ValidationAnswers, known: Recorded, version: str, catalogs: str) -> dict[str, tuple[str, str]]:
-    """Returns the fields whose default differs from that in the catalog's release."""
+    """Returns the fields with a changed default → (default in the catalog's release, default in this release)."""
     if version == catalogs:
         return {}
     before = known.of(catalogs) or {}

@@ -1,5 +1,4 @@
-"""Determines whether a training run can be resumed with a different configuration, i.e. how checkpoints depend on the
-layout.
+"""Determines whether a training run can resume from its checkpoint with a different configuration.
 
 The rules for an engine are entries of its preset (line/frameworks/*.toml), based on the engine's source."""
 
@@ -21,7 +20,8 @@ class CheckpointRule(Strict, frozen=True, kw_only=True):
 
 
 def carried_over(rules: Sequence[CheckpointRule], now: FlagValue, new: FlagValue) -> str:
-    """Returns the sentence of the first rule that applies; "" if there are no rules for the engine."""
+    """Returns the sentence of the first rule that applies if a run changes from the launch `now` to the launch `new`;
+    "" if there are no rules for the engine."""
     for rule in rules:
         applies = not rule.beside or new(rule.beside) not in (None, False)
         if applies and any(_value(now(flag)) != _value(new(flag)) for flag in rule.flags):

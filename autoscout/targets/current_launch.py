@@ -16,9 +16,9 @@ from autoscout.space.network import distance
 from autoscout.targets.recipes import all_devices
 from kb.records import AutoscoutError, Configuration, Job, Value
 
-Mapped = Callable[[Configuration], Mapping[str, object]]  # returns a configuration's flags; True for a switch
+Mapped = Callable[[Configuration], Mapping[str, object]]  # returns flag → value; True for a flag without a value
 
-_SAME_RUN = "the same run as"  # text in the reason of each rule that excludes values without an effect
+_SAME_RUN = "the same run as"  # in the reason of each rule against a value that acts like a different one
 _FOR_A_SHELL = re.compile(
     r"\$\(|`|\$\w+|\$\{\w+(?:\[[^\]]*\])?\}"
 )  # matches shell variables and substitutions, but not ${a.b}, which refers to another setting
@@ -30,9 +30,8 @@ def line_of(job: Job) -> Line:
 
 
 def command_line(job: Job) -> Line:
-    """Returns the parsed launch.command (it may have placeholders) if set, else launch.current.
-
-    Errors: AutoscoutError (exit 2) for an unclosed quote."""
+    """Returns the parsed launch.command (it may have placeholders) if set, else launch.current. Errors:
+    AutoscoutError (exit 2) for an unclosed quote."""
     return read(job.launch.command or job.launch.current, "launch.command")
 
 
@@ -64,7 +63,7 @@ def whole_number(flags: Flags, flag: str) -> int | None:
 
 
 def contradictions(flags: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
-    """Yields a sentence for each number that differs between the line and the job. `of_job`: the job's flags."""
+    """Yields a sentence for each number that differs between the line and the job. `of_job`: flag → the job's value."""
     for flag, value in of_job.items():
         there = " ".join(flags.get(flag, ()))
         if NUMBER.fullmatch(there) and float(there) != float(str(value)):
@@ -96,8 +95,7 @@ def wished(space: Space, given: Flags, mapped: Mapped, usual: Mapping[str, Value
             } & given.keys()
             continue
         flags = [mapped(Configuration({**wanted, knob.name: value})) for value in knob.values]
-        # The flags without this knob are also compared, because a knob with only one value has no other flags to
-        # compare with.
+        # The flags without this knob are also compared, because a knob may have only one value.
         others = [*flags, mapped(Configuration(wanted))]
         deciding = {flag for each in flags for flag in each if any(other.get(flag) != each[flag] for other in others)}
         heard, unheard = deciding & given.keys(), deciding - given.keys()
@@ -129,8 +127,7 @@ def configuration(
     if not other:
         return nearest, []
     moved = listed([f"{flag} {' '.join(_words(there.get(flag, 'left out')))}" for flag in other])
-    # If the nearest configuration agrees with all flags of the line, the invalid value is a default, so defaults are
-    # explained, too.
+    # If the nearest configuration agrees with the whole line, a default is invalid, so defaults are explained, too.
     of_line = decided if any(flag in given for flag in other) else wanted
     asked = {name: wanted[name] for name in of_line if nearest.knobs.get(name) != wanted[name]}
     found_wrong = [violation.sentence for violation in explain(space, asked, nearest).violations]

@@ -10,19 +10,19 @@ from autoscout.simulate.shadow.traced import Shadow
 from kb import dates
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
-DOUBT = 0.1  # out-of-memory probability above which a configuration is shadowed first
-SURE = 0.95  # out-of-memory probability above which the shadow replaces the experiment
+DOUBT = 0.1  # out-of-memory probability above which a shadow run precedes the experiment
+SURE = 0.95  # out-of-memory probability, according to the shadow run, above which there is no experiment
 LIMIT_S = 60.0
 INTERRUPTED = 130
-IN_VAIN = 2  # number of failed shadow runs after which a session makes no more
+IN_VAIN = 2  # number of failed shadow runs after which a session starts no further ones
 
 Stopping = Callable[[], bool]
 
 
 class Doubts:
-    """The shadow checks of one session. Each layout is traced only once. `likely`: returns the modelled probability
-    that a configuration runs out of memory. `traced`: returns a configuration's shadow (errors: AutoscoutError).
-    `alike`: knobs that hardly affect start-up or peak memory. `vain`: verdicts of failed shadows."""
+    """The shadow checks of one session. `likely`: returns the modelled probability that a configuration runs out of
+    memory. `traced`: runs a configuration's shadow (errors: AutoscoutError). `alike`: knobs that hardly affect start-up
+    or peak memory, so configurations that differ only in them are traced once. `vain`: verdicts of failed shadows."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The common result of all readers: the rows of a file, each with its location."""
+"""The common result of all readers of other tools' result files: the rows of a file, each with its location."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +10,7 @@ import msgspec
 from autoscout.space.graph import Space
 from kb.records import Job
 
-Cell = Any  # text, number, switch, or None
+Cell = Any  # str, int, float, bool, or None
 
 
 def number_in(cell: Cell) -> float:
@@ -34,8 +34,8 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class RowSource(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of a file or folder. `meaning`: column → our `name` or `name@unit`, for columns known for this file
-    format (see autoscout/importing/mapping.py)."""
+    """The rows of a file or folder. `meaning`: column → AutoScout's name for it, or `name@unit`, for the columns that
+    this file format defines (see autoscout/importing/mapping.py)."""
 
     reader: str
     columns: list[str]

@@ -55,9 +55,8 @@ def _problems(job: Job) -> Iterator[str]:
 
 
 def catalog_of(job: Job) -> Catalog:
-    """Returns the target's catalog for the engine's installed version, with the user's own additions.
-
-    Errors: AutoscoutError (exit 2) naming the file and the key."""
+    """Returns the target's catalog for the engine's installed version, with the user's own additions. Errors:
+    AutoscoutError (exit 2) naming the file and the key."""
     kind = target_of(job)
     return kind.adapted(declared(job), job)
 
@@ -104,7 +103,6 @@ class JobSpace(Space):
 
     @staticmethod
     def load(path: str | Path) -> "JobSpace":
-        """Loads the space of a job file."""
         return JobSpace.of_job(load_job(path))
 
     @staticmethod

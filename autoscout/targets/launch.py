@@ -12,13 +12,13 @@ from autoscout.running.cluster.devices import NVIDIA
 from kb import door
 from kb.records import Value
 
-# Explains the placeholders whose values differ by host.
+# Tells the user what to fill in for the placeholders whose values differ by host.
 PLACES = (
     "on each host, the variables NODE (the host's number, from 0), HEAD (the first host's address) and RANKS "
     "(the host's number of ranks)"
 )
 _PLACE = re.compile(r"(?<!\w)(NODE|HEAD|RANKS)(?!\w)")
-# Only the user knows a node's number of CPUs, and whether a job may occupy a whole node.
+# A comment in Slurm scripts, because only the user knows how many CPUs a node has and whether a job may occupy it.
 PROCESSORS = (
     "add --exclusive, or --cpus-per-task and --mem, as your site requires, because by default all ranks of a "
     "node share one processor"
@@ -29,10 +29,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """A launch to export.
 
     `configuration`: its knob values. `program`: the words of the program without flags. `arguments`: flag → value; True
-    for a flag without a value, a list for several values. `checkpoint`: whether a running training can continue from
-    its checkpoint. `ranks`: processes per node, if a launcher such as torchrun starts them; else []. `devices`: number
-    of devices of each node. `kinds`: kind of device of each node. `mixed`: whether the cluster has further kinds of
-    devices. `hosts`: host names, if it was measured on several hosts. `files`: rendered files by name, which the
+    for a flag without a value, a list for several values. `checkpoint`: a sentence on whether a training run can resume
+    from its checkpoint. `ranks`: processes per node, if a launcher such as torchrun starts them; else []. `devices`:
+    number of devices of each node. `kinds`: kind of device of each node. `mixed`: whether the cluster has further kinds
+    of devices. `hosts`: host names, if it was measured on several hosts. `files`: rendered files by name, which the
     program reads from its folder. `missing`: what the user has to add. `image`: the container image. `folder`: the
     working directory, "" for any. `resource`: Kubernetes' name for the GPUs. `port`: the server's port, 0 if the
     program is not a server. `servers`: launches of the servers behind a router; the `name` of each is its role.

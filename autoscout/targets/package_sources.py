@@ -1,4 +1,4 @@
-"""Looks up dotted names in the sources of Python packages. Importing an engine may need a GPU or take a minute."""
+"""Looks up dotted names in the sources of Python packages, as importing an engine may need a GPU or take a minute."""
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence

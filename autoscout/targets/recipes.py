@@ -14,7 +14,7 @@ def stated_defaults(space: Space) -> Iterator[Configuration]:
 
 
 def stated(space: Space) -> dict[str, Value]:
-    """Returns the catalog's declared defaults."""
+    """Returns the catalog's declared defaults, without those of parallelism."""
     return {k.name: k.default for k in space.knobs if k.default is not None and k.layer != "parallelism"}
 
 
@@ -23,8 +23,8 @@ def total(space: Space, devices: Mapping[str, Value]) -> int:
 
 
 def first(space: Space, stated: dict[str, Value], advised: Iterator[dict[str, Value]]) -> Configuration:
-    """Returns the first advised configuration that is valid within the user's limits. Knobs of kind "sparse" must have
-    the advised values. Other knobs may have different values, the nearest valid ones."""
+    """Returns the first advised configuration that is valid within the user's limits. Knobs of kind "sparse", such as
+    degrees of parallelism, must have the advised values. Other knobs may have the nearest valid values."""
     for wanted in advised:
         structure = {n: v for n, v in wanted.items() if n in space.knob and space.knob[n].kind == "sparse"}
         found = space.nearest({**stated, **all_devices(space), **wanted}, firm=firm(space, structure))

@@ -1,6 +1,6 @@
-"""Checks the interface between our workers and an engine. The names of the engine that a worker uses are extracted from
-the worker's code and compared with the names of a release. The latter are recorded in the target's seams.json or
-queried from an installed engine."""
+"""Checks that our workers (scripts that run in an engine's interpreter) fit a release of the engine. The engine's names
+that a worker uses are extracted from the worker's code and looked up among the names of the release, which are recorded
+in the target's seams.json or queried from an installed engine."""
 
 import ast
 import inspect

@@ -110,7 +110,7 @@ class Target:
         yield from stated_defaults(space)
 
     def reference(self, job: Job) -> str:
-        """Returns a description of the first recipe for the user."""
+        """Returns a text for the user that describes the first recipe."""
         if job.launch.current or job.launch.command:
             return "your present launch"
         return "the expert default" if job.model.layers else "the reference"
@@ -126,7 +126,7 @@ class Target:
         )
 
     def run_s(self, job: Job, metric: str, value: float) -> float:
-        """Returns the seconds of a run after its start, given the predicted value of a metric; 0 if unknown."""
+        """Returns how many seconds a run takes after its start, given a metric's predicted value; 0 if unknown."""
         if metric != "step_time_s":
             return 0.0
         wanted = min(job.launch.iterations, round(job.launch.measure_s / value))
@@ -139,8 +139,8 @@ class Target:
         return None
 
     def ready(self, job: Job, environment: dict[str, str]) -> str:
-        """Returns a note if the engine's release is not recorded and it was therefore queried or tested; else "".
-        Errors: AutoscoutError (exit 2) if no experiment could run on it."""
+        """Returns a note if the engine was queried or tested, because its release is not recorded; else "". Errors:
+        AutoscoutError (exit 2) if no experiment could run on it."""
         from autoscout.targets.seams import REMEDY
 
         found = self.fit(job, environment)
@@ -199,20 +199,20 @@ class Target:
         )
 
     def losing(self, asked: "ShadowAsked") -> "ServingShadow":
-        """Returns a shadow in which some serving engines fail during the load. Errors: AutoscoutError (exit 2) if the
+        """Returns the result of a shadow run in which some serving engines fail. Errors: AutoscoutError (exit 2) if the
         target does not serve, or no engine would be left."""
         raise AutoscoutError(f"target = '{self.name}' has no engines that --lose could end; only vLLM has", 2)
 
     def one_device(self, asked: "ShadowAsked") -> "Shadow":
-        """Returns a shadow whose kernel times are measured on one device, rank after rank. Communication times are
-        predicted. Errors: AutoscoutError (exit 2) if the engine does not support it, or no device is free."""
+        """Returns the result of a shadow run with kernel times measured on one device, which runs the ranks in turn.
+        Communication times are predicted. Errors: AutoscoutError (exit 2) if unsupported, or if no device is free."""
         raise AutoscoutError(f"target = '{self.name}' cannot run on one device yet; only Megatron-core can", 2)
 
     # ---- designs of future clusters -------------------------------------------------------------------------------
 
     def outcomes(self, job: Job, columns: "Columns") -> "Mapping[str, np.ndarray]":
-        """Returns metric → (n,) values for n designs. Errors: AutoscoutError (exit 2) if the target has no table of
-        such outcomes."""
+        """Returns metric → array of values, one per design in `columns`. Errors: AutoscoutError (exit 2) if the target
+        cannot predict many designs at once."""
         raise AutoscoutError(f"{job.name}: target = '{self.name}' evaluates its configurations one by one only", 2)
 
     def purchase(self, job: Job, usd: float, watts: float, kb: Path | None, today: Job | None) -> tuple[Any, str]:
@@ -268,7 +268,7 @@ class Target:
         return []
 
     def columns(self) -> Mapping[str, str]:
-        """Returns column name in tables → knob, for names that differ from the flag in the knob's `sets`."""
+        """Returns column of an imported table → knob, for columns not named like the flag in the knob's `sets`."""
         return {}
 
     def readers(self) -> "Mapping[str, Reader]":

@@ -17,7 +17,7 @@ _CONTEXT_GIB = 0.7  # GiB used by the driver and communicators on a device whose
 
 
 class ShadowAsked(msgspec.Struct, frozen=True):
-    """A request for a shadow. `kb`: the knowledge base next to which answers are cached; None: no cache. `limit_s`:
+    """A request for a shadow run. `kb`: the knowledge base next to which answers are cached; None: no cache. `limit_s`:
     time limit in seconds; 0 allows only cached answers. `ranks`: the ranks to trace; [] for one rank of each distinct
     kind. `parts`: whether to compose the result from traces of small jobs, which several configurations share.
     `losses`: (seconds after the start of the load, index of the engine that fails at that time)."""

@@ -169,8 +169,8 @@ class Command(Target):
         return notes + _invalid_settings(job, now)
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
-        """Yields the command as written: each knob has the value of its flag in the command, else the knob's default or
-        first value."""
+        """Yields one configuration, the command as written: each knob has the value of its flag in the command, else
+        the knob's default or first value."""
         from autoscout.targets.command.arguments import command_of, currently
         from autoscout.targets.recipes import nearest
 

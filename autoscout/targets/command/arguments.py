@@ -70,8 +70,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def started(job: Job, configuration: Configuration, place: Place) -> Started:
-    """Returns the command to run. Errors: AutoscoutError (exit 2) for an unknown placeholder, an unreadable template,
-    or a flag without a placeholder in a command that needs a shell."""
+    """Returns the command that runs a configuration. Errors: AutoscoutError (exit 2) for an unknown placeholder, an
+    unreadable template, or a flag without a placeholder in a command that needs a shell."""
     preset = preset_of(job)
     entries, by_kind = _of_all_kinds(job, declared(job).knob, configuration)
     knobs = {e.name: configuration.knobs.get(e.name, e.off) for e in entries}
@@ -114,16 +114,16 @@ def probe_line(
 
 
 def kinds_by_knob(job: Job) -> dict[str, dict[str, str]]:
-    """Returns the names of knobs that have a separate value for each kind of device: common name → kind of device →
-    name of the knob for this kind."""
+    """Returns the user's knobs that have a separate value for each kind of device: name in [[space.knob]] → kind of
+    device → name of the knob for this kind."""
     return {knob.name: kinds for knob in job.space.knob if (kinds := kinds_of(job, knob))}
 
 
 def _of_all_kinds(
     job: Job, entries: list[KnobEntry], configuration: Configuration
 ) -> tuple[list[KnobEntry], dict[str, dict[str, str]]]:
-    """Merges the knobs of `kinds_by_knob`, of which there is one for each kind of device. Returns (merged knobs, kind
-    of device → placeholder → value)."""
+    """Replaces the knobs that exist once per kind of device (see `kinds_by_knob`) by a single knob each. Returns (all
+    knobs, kind of device → placeholder → value)."""
     by_kind: dict[str, dict[str, str]] = {}
     for name, kinds in kinds_by_knob(job).items():
         one = next(entry for entry in entries if entry.name in kinds.values())
@@ -296,8 +296,7 @@ def _settings(
         for sets, value in more.items() if acts else ():
             found[sets] = filled(value, names, "preset") if isinstance(value, str) else value
     kept = same_batch.flag_for(job, line, names) | same_batch.flag_of_model(job, now, currently(job), knobs)
-    # A flag that keeps the global batch constant (such as accumulation steps) is omitted if its value is 1, because 1
-    # is the program's default.
+    # The flag that keeps the global batch constant is omitted if its value is 1, which is the program's default.
     found |= {sets: value for sets, value in kept.items() if not (preset.files and value == 1 and now(sets) is None)}
     if place.measuring:
         for sets, value in while_measured(now, preset).items():

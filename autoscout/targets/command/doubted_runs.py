@@ -15,7 +15,7 @@ from kb.store import default_path
 
 
 def doubts(job: Job) -> Doubts:
-    """Returns the predictor. Errors: AutoscoutError if the job has no space."""
+    """Returns the shadow checks of a job's configurations. Errors: AutoscoutError if [space] is invalid."""
     space = JobSpace.of_job(job)
     model, attributes = memory_of(job, space, []), encode.of_job(job)
 

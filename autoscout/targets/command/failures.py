@@ -13,8 +13,7 @@ from autoscout.running.supervised import Ended
 from autoscout.targets.command.preset import FailureText
 from kb.records import Status
 
-# Stricter than running/symptoms.py, since a script may mention memory or catch the error, and fail for a different
-# reason.
+# Stricter than running/symptoms.py, since a script may mention or catch such an error and fail for another reason.
 _OUT_OF_MEMORY = re.compile(
     r"(?i:(?:cuda|hip)(?: error:)? out of memory)|(?:cuda|hip)Error(?:OutOfMemory|MemoryAllocation)"
     r"|RESOURCE_EXHAUSTED|torch\.(?:cuda\.)?OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED"
@@ -37,7 +36,7 @@ _LAUNCHERS = re.compile(r"torch/distributed/elastic|ChildFailedError")  # torchr
 _CHILD_SIGNAL = re.compile(
     r"Signal (\d+) \(SIG\w+\) received by PID|exited on signal (\d+)|(?i:exit ?code|return code) ?[:=] -(\d+)\b"
 )
-# std::terminate was called because threads were still running at process exit; CPython has its own message for this.
+# Messages of C++ (std::terminate) and of CPython about threads that were still running when the process exited.
 _AT_EXIT = re.compile(r"terminate called without an active exception|Python runtime state: finalizing")
 _WORDS = re.compile(r"[A-Za-z]{2,}")
 _END = 2**18  # number of bytes that are searched at the beginning of the log, and at its end

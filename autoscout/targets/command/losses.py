@@ -1,13 +1,13 @@
 """The equivalence check for a user's own command, based on the losses that its runs print. Logs have few digits, often
 of a single rank or micro batch, and the data order may vary. Therefore the check only detects gross differences, with a
-relative tolerance that the job can tighten."""
+relative tolerance that the job can change."""
 
 import math
 import statistics
 
 from kb.records import Measurement
 
-COMPARED = 3  # number of losses compared per run
+COMPARED = 3  # number of losses that are compared, the first ones of each run
 
 
 class LossesIfReported:

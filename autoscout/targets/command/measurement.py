@@ -136,7 +136,7 @@ def _derived(
 
 
 def _series(job: Job, values: Values, name: str) -> list[float]:
-    """Returns the metric's value in each iteration."""
+    """Returns the metric's value in each iteration; [] if it is not reported per iteration."""
     sources = metrics_of(job)
     # the metric itself takes precedence over metrics from which it can be converted
     series_of = {name: values[name], **values} if name in values else values

@@ -31,9 +31,9 @@ STOOD_IN = (
 
 
 def shadow(asked: ShadowAsked) -> Shadow:
-    """Returns the shadow of the given ranks. Default: the first rank, since all data parallel ranks do the same work.
-
-    Errors: AutoscoutError (exit 2) for a command that does not start a Python script, or an unknown rank."""
+    """Returns the result of a shadow run of the given ranks, by default of the first rank only, since all data parallel
+    ranks do the same work. Errors: AutoscoutError (exit 2) for a command that does not start a Python script, or an
+    unknown rank."""
     job, configuration = asked.job, asked.configuration
     run = _run(job, configuration)
     world = sum(node.count for node in used_nodes(job, configuration))
@@ -81,7 +81,7 @@ def question(job: Job, configuration: Configuration, run: Started, world: int, r
 def ask(
     asked: dict[str, Any], job: Job, run: Started, limit_s: float, stopping: Callable[[], bool] = lambda: False
 ) -> Rank:
-    """Runs the worker for questions without a cached answer."""
+    """Runs the worker for one question and returns its answer, with the verdict "timeout" after `limit_s` seconds."""
     python = surroundings.python_of(job, run)
     answer = shadows_of(SCRIPT, [asked], [python], limit_s, surroundings.variables(job, run), stopping)[0]
     if answer is None:
@@ -90,7 +90,7 @@ def ask(
 
 
 def _run(job: Job, configuration: Configuration) -> Started:
-    """Returns the command whose script is shadowed. Errors: AutoscoutError (exit 2)."""
+    """Returns the command whose script a shadow run executes. Errors: AutoscoutError (exit 2)."""
     if not command_of(job):
         raise AutoscoutError(
             f"{job.name} has no launch.command, but a shadow run (without a GPU) runs the script that "

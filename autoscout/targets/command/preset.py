@@ -16,8 +16,8 @@ from kb.records import AutoscoutError, Job, MetricSource, Status, Strict, Value
 
 
 class FailureText(Strict, frozen=True, kw_only=True):
-    """A log pattern of failed runs, and the status of these runs. `always`: the pattern also applies to runs with
-    complete metrics."""
+    """A log pattern of failed runs (`says`), and the status of runs whose log matches. `always`: the pattern also
+    applies to runs with complete metrics."""
 
     says: str
     status: Status
@@ -137,19 +137,20 @@ class Start(Strict, frozen=True, kw_only=True):
 class Preset(Framework, frozen=True, kw_only=True):
     """`proven`: versions and machine of the test runs; "" if the log format is known only from the program's source.
     `measuring`: flags that only experiments add. `where_said`: like `measuring`, but only replaces flags that the line
-    has. `soak`: flags for the long check of an export. `reads`: flag → the job field that `init` fills from it, or a
-    multiple of that field ("model.ffn // 2"). `checkpoint`: rules on checkpoints. `objective`: default objective.
-    `metrics_of`: a different preset whose `metrics` also apply here. `simulated`: simulator inputs as expressions over
-    knobs, unused if the line has a flag of `unpriced`. `line`: `derived` names → flags of the line that set them, for
-    use in rules. `taken_by`: prefixes of setting names → classes in the packages' sources that have these settings as
-    fields. `phases`: the RL trainer whose iterations are timed by phase (phases.py). `redraws`: knobs and settings that
-    change the sampled answers. `follows`: knob → settings that are also set if the knob is not off.
+    has. `soak`: flags for the long check of an export. `reads`: flag → the job field to which `init` copies the flag's
+    value ("model.ffn // 2": half of the value). `checkpoint`: rules on checkpoints. `objective`: default objective.
+    `metrics_of`: a different preset whose `metrics` also apply here. `simulated`: simulator input → expression over
+    knobs; unused if the line has one of the flags in `unpriced`. `line`: `derived` names → flags of the line that set
+    them, for use in rules. `taken_by`: prefixes of setting names → classes in the packages' sources that have these
+    settings as fields. `phases`: the RL trainer whose iterations are timed by phase (phases.py). `redraws`: knobs and
+    settings that change the sampled answers. `follows`: knob → settings that are also set if the knob is neither off
+    nor at its default.
 
     Files: `config` is the flag that names a YAML file of settings; flags override these settings. `first`: the first
     word may name such a file. `configs`: folder in the package whose files `--config` may name without .yaml. `copies`:
     command that copies a file of this folder. `files`: settings are in YAML files that the line cannot override, so
     each run gets changed copies, and the preset has paths in these files (yaml:a.b) instead of flags. `idle`: whether
-    inactive knobs keep their value, since setting `off` may create a section with further effects.
+    settings of inactive knobs stay as they are, since setting `off` may create a section with further effects.
 
     Model and devices: `engine` is the target that reads [model] from the flags. `model`: fields of [model] without a
     setting, which are constant or assumed (the vocabulary). `model_where`: settings and patterns; if a given setting

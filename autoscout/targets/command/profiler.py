@@ -71,7 +71,7 @@ class CommandProfiler:
         return self._environment
 
     def aim(self, bar: early.Bar | None) -> None:
-        """Sets the performance that the next run has to beat to be completed (running/early.py)."""
+        """Sets the cost above which the next run cannot win and is ended early (running/early.py); None: no limit."""
         self._bar = bar if self._job.launch.end_early else None
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
@@ -83,7 +83,7 @@ class CommandProfiler:
             self._stopping, self._bar = False, None
 
     def confirming(self, final: bool) -> None:
-        """Sets whether the next runs are for the final confirmation, in which the command is never started warm."""
+        """Sets whether the next runs are for the final confirmation, which never uses the warm interpreter."""
         self._final = final
 
     def adopt(self, folder: Path) -> Measurement | None:
@@ -301,8 +301,8 @@ def _conditions(reader: OutputReader) -> dict[str, float]:
 
 
 def _of_the_run(reader: OutputReader, ended: Ended) -> dict[str, float]:
-    """Returns seconds since the start by name: `start_output_s` until the first output, `start_s` until the first
-    reported iteration."""
+    """Returns metrics that need no pattern: `start_output_s` and `start_s`, the seconds from the start to the first
+    output and to the first reported iteration, and `peak_rss_gib`, the peak host memory."""
     found = {}
     if ended.first_output_s is not None:
         found["start_output_s"] = ended.first_output_s

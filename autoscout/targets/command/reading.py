@@ -24,8 +24,8 @@ GUESSED_STEP = r"^.*?\s(\d+)/\d+ \[|(?:^|[^A-Za-z])(?i:step|iter(?:ation)?)s?[\s
 
 
 class MetricReader:
-    """Collects the values of one metric. Times of steps are differences of arrival times. Lines that arrive together
-    (from a buffered output or on a busy machine) and steps skipped between lines share a difference equally."""
+    """Collects the values of one metric. The time of a step is the difference between the arrival times of two lines.
+    Several steps share it equally if their lines arrive together (buffered, or on a busy machine) or are skipped."""
 
     def __init__(self, source: MetricSource) -> None:
         pattern = source.pattern or source.between or source.counter
@@ -139,7 +139,7 @@ class Stream:
 
 
 class Tail:
-    """A growing file. Each read returns the content added since the previous read."""
+    """A growing file. Each read passes the content added since the previous read to the stream."""
 
     def __init__(self, path: Path, stream: Stream) -> None:
         self._path, self._stream, self._place = path, stream, 0
@@ -256,7 +256,7 @@ def literal(pattern: str) -> str:
 
 
 def literal_of_parsed(parsed: Any) -> str:
-    """Like `literal`, for a parsed pattern."""
+    """Returns the literal with which a parsed pattern begins; "" if it begins with anything else."""
     text = ""
     for operation, argument in parsed:
         if str(operation) != "LITERAL":

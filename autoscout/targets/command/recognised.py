@@ -43,7 +43,8 @@ _SWITCHES = ("tied", "gated", "bias")  # fields of [model] that are true or fals
 
 def job_of(line: Line) -> dict[str, Any]:
     """Returns a job file's content for a line, plus the keys `devices` (devices of each node, 0 if unknown),
-    `samples_each` (samples per step and device) and `notes` (what the user should check)."""
+    `samples_each` (samples per step and device, 0 if global_batch is known), `ranks_each` (ranks that process the same
+    samples) and `notes` (what the user should check)."""
     name = recognised(line)
     known = preset(name) if name else Preset()
     unread = in_a_container(line, known)
@@ -163,8 +164,8 @@ def job_of(line: Line) -> dict[str, Any]:
 
 
 def _waiting(line: Line, notes: list[str]) -> Line:
-    """Returns the line without the flag that makes a submitting command return at once. An experiment ends when its
-    command ends, so the command must wait for its job."""
+    """Returns the line without the flag with which a command submits a job and returns at once. An experiment ends when
+    its command ends, so the command must wait for the job."""
     submits = line.words.index("--") if "--" in line.words else 0
     if _NO_WAIT not in line.words[:submits]:
         return line
@@ -343,6 +344,6 @@ def _same_samples(knobs: list[dict[str, Any]], line: Line, notes: list[str]) -> 
 
 def _name(line: Line, known: Preset, preset_name: str) -> str:
     if known.has and line.settings_files:
-        return as_name(Path(line.settings_files[0]).stem, "run")  # several jobs can share the script
+        return as_name(Path(line.settings_files[0]).stem, "run")  # not the script, which several jobs can share
     script = next((Path(word).stem for word in line.words if word.endswith((".py", ".sh"))), preset_name or "run")
     return as_name(script, "run")

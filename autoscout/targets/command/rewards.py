@@ -15,14 +15,14 @@ from kb.records import Configuration, Job, Measurement
 _COMPARED = 3  # number of updates compared per run
 _SCALE = 0.1  # the tolerance is relative to the loss, but at least to this value, because losses in RL are near 0
 _SPREADS = 4.0  # tolerance for a reward, in standard errors of the difference between two mean rewards
-# metric: maximum number of updates between sampling an answer and training on it
+# name of a metric: maximum number of updates between sampling an answer and training on it
 LAG = "lag_updates"
 
 
 class FirstUpdates:
-    """Compares metrics that both runs report. A run without rewards passes, and the check's text states this. If a run
-    trains on answers of an older policy than the reference does, it is a different training, unless a constraint limits
-    the age of answers."""
+    """Compares metrics that both runs report. A run without rewards passes, and the check's text states this. A run
+    that trains on answers of an older policy than the reference's does not pass, because this changes the training,
+    unless a constraint limits the age of answers."""
 
     def __init__(self, job: Job, redraws: Iterable[str]) -> None:
         """`redraws`: knobs that change the sampled answers."""

@@ -1,5 +1,5 @@
-"""Checks whether the installed releases of a trainer's packages accept the settings that AutoScout adds to a line.
-Known releases are recorded (taken/PACKAGE.json); sources of unknown releases are parsed without import."""
+"""Checks whether the installed releases of a trainer's packages accept the settings that AutoScout adds to a launch
+line. Known releases are recorded (taken/PACKAGE.json); sources of unknown releases are parsed without import."""
 
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
@@ -48,7 +48,7 @@ def of_preset(preset: Preset, knobs: Iterable[str]) -> Taken:
 
 
 def of_launcher(line: Line) -> Taken:
-    """Returns the accelerate settings for a node's rank."""
+    """Returns the flags that tell accelerate a node's rank, if the line uses accelerate."""
     given = flags_of_a_node(line).split() if "accelerate" in line.launcher.names else []
     return {flag: [f"{_PARSER}.{flag}"] for flag in given if flag.startswith("--")}
 
@@ -99,7 +99,7 @@ def fit(
 
 
 def places(python: str, packages: list[str]) -> dict[str, Path]:
-    """Returns the folders of an interpreter's packages; {} if this fails."""
+    """Returns package → folder, for those of `packages` that an interpreter can import; {} if the query fails."""
     try:
         script = _PLACES.replace("NAMES", repr(packages))
         done = subprocess.run([python, "-c", script], stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_S)

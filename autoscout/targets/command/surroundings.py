@@ -54,8 +54,8 @@ def variables(job: Job, started: Started) -> dict[str, str]:
 
 
 def describe(job: Job, started: Started) -> dict[str, str]:
-    """Returns name → version or device. Errors: AutoscoutError (exit 2) if the command is not found or its interpreter
-    fails."""
+    """Returns package versions, devices, the hash of the code and the launcher, by name. Errors: AutoscoutError (exit
+    2) if the command is not found or its interpreter fails."""
     cwd = Path(job.launch.path or ".")
     python = python_of(job, started)
     found: dict[str, str] = {}

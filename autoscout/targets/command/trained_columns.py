@@ -26,7 +26,7 @@ _OFF = ("false", "0", "no", "none", "null", "")
 # Layers of Transformers models that may have adapters. For other names, PEFT's default attention layers are assumed.
 _LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _HALF = ("bfloat16", "bf16", "float16", "fp16", "half")
-# Plugins of accelerate and Trainer that wrap the model. Only DDP and FSDP can be predicted.
+# Settings of accelerate and Trainer that prevent predictions, as only DDP and FSDP without offloading are modelled.
 _ELSEWHERE = (
     *("use_deepspeed", "deepspeed", "deepspeed_config", "use_megatron_lm", "use_parallelism_config"),
     *("fsdp_offload_params", "offload_params"),
@@ -38,7 +38,7 @@ _OTHER_LOSSES = re.compile(
     r"|dpo|grpo|orpo|simpo|reward|distil|classif|seq2seq|translat|summariz|embed"
 )
 _PLAIN = ("sft", "pt", "null")  # kinds of training whose loss uses every token
-# FSDP's ways of sharding, as stages of ZeRO.
+# FSDP's sharding strategy → the equivalent stage of ZeRO.
 _SHARDED = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0}
 
 
@@ -73,7 +73,7 @@ def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, A
         return {}
     try:
         given = settings(line, known)
-    except AutoscoutError as error:  # a file that other readers accept, for example with custom tags
+    except AutoscoutError as error:  # for example for a file with custom YAML tags
         notes.append(f"model: nothing is predicted: {error}")
         return {}
     named = _first(given, trained.model)

@@ -16,11 +16,11 @@ from autoscout.space.language.template import filled
 from autoscout.targets.command.preset import Preset, Served
 from kb.records import AutoscoutError, Job
 
-_ROUNDS = 6  # requests per user in a closed loop, since a user's first and last request see a lower load
+_ROUNDS = 6  # requests per user in a closed loop: several, because the first and the last one see a lower load
 _SECONDS = 60  # duration of an open loop in seconds
 _SERVES = re.compile(r"^serve$|[-_]server$|^text-generation-launcher$")
 _SERVERS_IMAGE = re.compile(r"/(text-generation-inference|llama\.cpp|lmdeploy|sglang|nim/[\w./-]+)(:|@|$)")
-# Exits with 0 once the server responds, and with 1 if the server has exited. Ignores proxies.
+# A Python script that exits with 0 once the server responds, and with 1 if the server has exited. It ignores proxies.
 _WAIT = """
 import http.client, os, sys, time
 port, path, server = sys.argv[1:]

@@ -102,7 +102,7 @@ class OutputReader:
         self.hopeless = ""
 
     def patterns(self) -> list[str]:
-        """The patterns that find metrics in the output."""
+        """Returns the regular expressions of the metrics in the command's output."""
         printed = [s for s in self._sources.values() if not s.json and not s.file]
         return [s.pattern or s.between for s in printed]
 
@@ -124,7 +124,6 @@ class OutputReader:
         return measurement.costs(self._job, self.values())
 
     def warm_up(self) -> int:
-        """Number of warm-up iterations."""
         return measurement.warm_up(self._job, self.values())
 
     def enough(self) -> str:
@@ -171,8 +170,8 @@ class OutputReader:
 
     def _all_reported(self) -> bool:
         """Whether every metric was reported at least once. Exceptions are a preset's metrics that this run never
-        reports (memory on CPUs, gradient norms without clipping). False until the final summary, if the run prints
-        one."""
+        reports (memory on CPUs, gradient norms without clipping). False if a metric is in a final summary, for which
+        the run has to reach its end."""
         launch = self._job.launch
         through = len(self.costs()) >= launch.iterations > 1
         awaited = {name: n for name, n in self._numbers.items() if not through or name in launch.metrics}

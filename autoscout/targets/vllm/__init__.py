@@ -62,7 +62,7 @@ class Vllm(Target):
         from autoscout.targets.vllm.serving_line import launched
 
         notes = []
-        # a load with a fixed number of requests, whose duration does not depend on measure_s
+        # one pass of such a load has a fixed number of requests, regardless of measure_s
         counted = job.traffic.requests or job.traffic.concurrency
         if device_kind(job) == "cuda" and job.launch.measure_s < _SHORT_S and not counted:
             notes.append(

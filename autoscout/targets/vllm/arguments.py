@@ -18,21 +18,21 @@ from kb.records import AutoscoutError, Configuration, Job, Value, shape
 
 SERVED_NAME = "autoscout"
 _MIB = 2**20
-_LOOKUP = 4  # length of the n-grams that speculative decoding looks up in the prompt
+_LOOKUP = 4  # maximum length of the n-grams that speculative decoding looks up in the prompt
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 _HOSTS = ("--nnodes", "--data-parallel-address")  # flags of a user's own multi-node setup, which does not use Ray
 
 
 def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
     """Returns EngineArgs's keyword arguments for the job and the configuration, without the model's path. The maximum
-    request length is the job's, or the user's line's if longer. A knob of the user's own catalog sets the argument in
-    its `sets`."""
+    request length is the job's, or the user's line's if longer. A knob of the user's own catalog sets the argument that
+    its `sets` names."""
     return engine_arguments_of(job)(configuration)
 
 
 def engine_arguments_of(job: Job) -> Callable[[Configuration], dict[str, Any]]:
-    """Returns a function like `engine_arguments` for many configurations of a job, which computes values that depend
-    only on the job once."""
+    """Returns a function that does the same as `engine_arguments` for many configurations of one job. Values that
+    depend only on the job are computed once."""
     of_job: dict[str, Any] = {**kept_arguments(job), "max_model_len": longest(job), "dtype": dtype_of(job)}
     of_guesses = of_job.pop("speculative_config", {})
     # Uses the full catalog, not the one adapted to the installed version, because the configuration may have been
@@ -72,7 +72,7 @@ def _methods_given(job: Job) -> list[str]:
 
 
 def _guessing(job: Job, knobs: dict[str, Value]) -> dict[str, Any]:
-    """Returns the settings of speculative decoding other than method and depth."""
+    """Returns the settings of speculative decoding other than the method and the usual number of draft tokens."""
     found: dict[str, Any] = {}
     if knobs["spec"] == "ngram":
         found |= {} if "ngram" in _methods_given(job) else {"prompt_lookup_max": _LOOKUP}

@@ -1,5 +1,5 @@
-"""Audits a release of vLLM by its own configuration classes, without a device: tests which configurations from the
-space it accepts, and whether it rejects neighbours that exactly one rule forbids."""
+"""Audits a release of vLLM by its own configuration classes, without a device: tests whether these accept valid
+configurations of the space, and reject invalid ones that break exactly one rule."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ _WRITTEN = (
     "prefill",
     "router",
     "kv_disk",
-)  # rules that the audit skips: they concern several servers or a folder, not the configuration of one engine
+)  # knobs that keep their default: they concern several servers or a folder, not the configuration of one engine
 
 
 def recorded() -> seams.Recorded:
@@ -75,6 +75,7 @@ def audit(job: Job | None, seed: int = 0) -> Audit:
 
 
 def _open(job: Job, found: installed.Installed) -> Job:
-    """Returns the job on its first kind of device, with all values allowed, including those that need permission."""
+    """Returns the job on its first kind of device, in which knobs may have the values that need the user's permission
+    (`asks`), except knobs in _WRITTEN."""
     asking = [k.name for k in installed.adapted(shipped("vllm"), found).knob if k.asks and k.name not in _WRITTEN]
     return msgspec.structs.replace(job, cluster=Cluster(nodes=job.cluster.nodes[:1]), space=SpaceLimits(allow=asking))

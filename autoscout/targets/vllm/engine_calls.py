@@ -29,10 +29,9 @@ def release_of(version: str) -> str:
 
 
 def fit(job: Job, version: str) -> seams.SeamFit | None:
-    """Returns whether the engine accepts the calls. None if the engine is on remote hosts and its release is not
-    recorded, or if no engine is started.
-
-    Errors: AutoscoutError (exit 2) if an engine that is not recorded cannot be imported."""
+    """Returns whether the engine accepts the workers' calls. None if the engine is on remote hosts and its release is
+    not recorded, or if no engine is started. Errors: AutoscoutError (exit 2) if an engine that is not recorded cannot
+    be imported."""
     release = release_of(version)
     if job.launch.launcher == "replay" or (release not in recorded().releases and job.cluster.hosts):
         return None
@@ -40,8 +39,8 @@ def fit(job: Job, version: str) -> seams.SeamFit | None:
 
 
 def fit_of(python: list[str], release: str, there: bool = True) -> seams.SeamFit:
-    """Returns whether a release accepts the calls. `there`: whether the interpreter is on this machine and can be
-    queried."""
+    """Returns whether a release accepts the workers' calls. `there`: whether the interpreter is on this machine and can
+    be queried."""
     known, names, oldest = recorded().of(release), sorted({seam.name for seam in used()}), recorded().releases[0]
     build = "" if not there or seams.installed(python, "vllm", "vllm")[0] else "this build of "
     if known is None and not reached(release, oldest):

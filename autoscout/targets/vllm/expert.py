@@ -14,7 +14,7 @@ from kb.records import Configuration, Value
 Way = Literal["throughput", "latency"]
 WAYS: tuple[Way, ...] = ("throughput", "latency")
 
-_TOKEN_S = 0.03  # time to read a device's whole memory once, as for each token: 22 ms (B200) to 39 ms (A100)
+_TOKEN_S = 0.03  # seconds per output token: reading a device's whole memory takes 22 ms (B200) to 39 ms (A100)
 _NODE = 8  # maximum number of devices joined by NVLink
 
 
@@ -25,9 +25,9 @@ def portfolio(space: Space) -> list[Configuration]:
 
 
 def advised(space: Space, way: Way = "throughput") -> Iterator[dict[str, Value]]:
-    """Yields the knob values that an expert tries in turn until one is valid. If no engine size has enough memory for
-    its share of the requests, yields the smallest size that holds the model with about a tenth of memory free (and if
-    possible the longest request)."""
+    """Yields sets of knob values, which an expert tries in turn until a configuration is valid. If no engine size has
+    enough memory for its share of the requests, yields the smallest size that holds the model with about a tenth of
+    memory free (and if possible the longest request)."""
     a = space.attributes
     block = {"block_size": 64 if a["latent"] else 16 if a["cuda"] else 128}
     kinds = [k.name for k in space.sparse if k.layer == "devices"]
@@ -52,15 +52,15 @@ def _room(a: Mapping[str, Any], size: int) -> float:
 
 
 def _wanted(a: Mapping[str, Any], share: float) -> float:
-    """Returns the GiB of KV cache for a fraction `share` of the concurrent requests, at least for one longest request.
-    In an open loop, the number of concurrent requests follows from Little's law."""
+    """Returns the GiB of KV cache for a fraction `share` of the concurrent requests, but at least for one request of
+    maximum length. In an open loop, the number of concurrent requests follows from Little's law."""
     tokens = a["input_mean"] + a["output_mean"]
     together = a["concurrency"] or a["rate"] * a["output_mean"] * _TOKEN_S
     return max(together * share * tokens / a["model_len"], 1.0) * a["kv_mib"] / 1024
 
 
 def batches(a: Mapping[str, Any], ranks: int) -> dict[str, Value]:
-    """Returns vLLM's default limits on the requests and tokens of a step."""
+    """Returns vLLM's default limits on the requests and tokens of a step; on CPUs, also the largest KV cache."""
     if not a["cuda"]:
         return {"max_num_seqs": 128 * ranks, "max_num_batched_tokens": 2048 * ranks, "kv_cache_mib": a["kv_steps"][-1]}
     if a["memory_gib"] >= 160:

@@ -1,5 +1,6 @@
-"""Chooses the initial rate of a configuration's search for the highest rate: the predicted rate, corrected by this
-session's earlier results; without a prediction, the median of these results; without results, the job's rate."""
+"""Chooses the request rate from which the search for a configuration's highest rate starts: the predicted highest rate,
+corrected by this session's earlier results; without a prediction, the median of these results; without results, the
+job's rate."""
 
 import math
 import statistics
@@ -16,10 +17,10 @@ class FirstRate:
     def __init__(self, job: Job) -> None:
         self._job, self._space = job, JobSpace.of_job(job)
         self._members = simulators_of(job)
-        self._known: list[tuple[float, float]] = []  # (predicted rate or NaN, measured rate)
+        self._known: list[tuple[float, float]] = []  # (predicted highest rate or NaN, measured one)
 
     def of(self, configuration: Configuration) -> float | None:
-        """Returns requests per second; None if nothing is known."""
+        """Returns the initial rate in requests per second; None if there are neither predictions nor results."""
         predicted = self._predicted(configuration)
         if math.isnan(predicted):
             return statistics.median(measured for _, measured in self._known) if self._known else None

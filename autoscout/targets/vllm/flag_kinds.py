@@ -12,11 +12,11 @@ from autoscout.targets.vllm.line_flags import flag_of, flags_of, given_flags
 from kb.records import Job
 
 PROGRAM = "vllm"
-# Arguments without a note, because [model] and [traffic] cover them, or because they have the same effect in all
-# configurations.
+# Arguments for which the user gets no note, because [model] and [traffic] cover them, or because they have the same
+# effect in all configurations.
 _OF_THE_JOB = {"--model", "--dtype", "--max-model-len", "--load-format", "--revision", "--code-revision"}
 
-# Arguments that make a step many times longer but cannot be simulated: weights in host memory.
+# Arguments that make a step many times longer, but that no simulator models: weights kept in host memory.
 _UNPRICED = ("--cpu-offload-gb",)
 
 
@@ -40,7 +40,7 @@ def not_had(line: Line) -> str:
 
 
 def notes(job: Job) -> list[str]:
-    """Returns notes on arguments that predictions ignore, and on unknown ones that are not declared neutral."""
+    """Returns notes on arguments that predictions ignore, and on unknown ones that launch.neutral does not list."""
     given = _by_names(line_of(job))
     known = arguments(PROGRAM)
     closed = catalog_of(job).closed

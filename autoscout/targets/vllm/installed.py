@@ -1,6 +1,6 @@
-"""Queries the vLLM installed in the target's interpreter, whose argument names and defaults are used.
+"""Queries the argument names and defaults of the vLLM that is installed in the target's interpreter.
 
-These change with every release, so a short script in the target's interpreter lists the engine's arguments with their
+They change with every release, so a short script in the target's interpreter lists the engine's arguments with their
 defaults, and the server's flags. Since importing vLLM takes seconds, the answer is cached in the user's cache folder by
 interpreter, version and install location."""
 

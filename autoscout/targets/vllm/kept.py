@@ -23,7 +23,7 @@ from kb.records import Job, Value, content_hash
 _OURS = {"model", "max_model_len", "headless", "uds", "data_parallel_size_local"}
 # AutoScout itself sets these to "ray" if a configuration needs several nodes
 RAY = ("distributed_executor_backend", "data_parallel_backend")
-# Engine arguments that only exports have: names that clients use, logging, prompts as text.
+# Engine arguments that exports keep, but experiments omit: names that clients use, logging, prompts as text.
 _EXPORTED = {"served_model_name", "tokenizer", "seed", "disable_log_stats"}
 _RELEASE = re.compile(r"vllm[\w-]*:v?(\d+\.\d+\.\d+)")  # the release in the tag of an image
 # values of --dtype that are not kept, because AutoScout sets the dtype of the model
@@ -69,7 +69,8 @@ def stated_length(job: Job) -> int:
 
 
 def dtype_of(job: Job) -> str:
-    """Returns the engine's dtype: the line's, else that of the model's folder (as in vLLM)."""
+    """Returns the engine's --dtype: float32 for an fp32 model; else the line's, "auto" if the line omits it (vLLM then
+    reads the model's folder); bfloat16 for a job without a line."""
     if job.model.dtype == "fp32":
         return "float32"
     words = given_flags(job).get("--dtype", ["auto"]) if job.launch.current else ["bfloat16"]
@@ -178,8 +179,8 @@ def unknown_flags(job: Job) -> list[str]:
 
 
 def identity_of(job: Job) -> dict[str, str]:
-    """Returns environment entries for the user's own settings, so that measurements with different settings are not
-    compared."""
+    """Returns entries for the environment of a measurement that identify the user's own settings, so that measurements
+    with different settings are not compared."""
     own = kept_arguments(job)
     if (length := longest(job)) > attributes_of(job)["model_len"]:
         own |= {"max_model_len": length}

@@ -60,7 +60,7 @@ def model_of(job: Job) -> str:
 
 
 def _environment(job: Job) -> dict[str, str]:
-    """Returns the job's environment without the script's variable for the model, which the line now contains."""
+    """Returns the job's environment without variables whose value is the model's name, since the line contains it."""
     variables, model = arguments.environment_variables(job), model_named(line_of(job))
     return {name: value for name, value in variables.items() if not model or value != model}
 
@@ -101,7 +101,7 @@ def as_measured(found: Launch, environment: dict[str, str]) -> Launch:
 
 
 def _image(version: str) -> str:
-    """Returns the published CUDA image of a release; "" for versions between releases. AMD's images are not returned,
-    because their names also contain ROCm's version."""
+    """Returns the published CUDA image of a release; NO_IMAGE for versions between releases. AMD's images are not
+    returned, because their names also contain ROCm's version."""
     release = re.fullmatch(r"(\d+\.\d+\.\d+(?:\.post\d+|rc\d+)?)(?:\+.*)?", version)
     return f"{_IMAGE}:v{release[1]}" if release else NO_IMAGE

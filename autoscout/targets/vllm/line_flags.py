@@ -44,7 +44,7 @@ _ALIASES = {
 # prefixes of flags without a value
 SWITCHES = ("--enable-", "--disable-", "--no-", "--trust-", "--enforce-", "--async-")
 _LEVEL = re.compile(r"^-O=?(\d)$")
-# numbers that may be written as 32k or 20G
+# flags whose value may be written as 32k or 20G
 _COUNTS = ("--max-model-len", "--max-num-batched-tokens", "--kv-cache-memory-bytes")
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _EXPONENTS = {"k": 1, "m": 2, "g": 3, "t": 4}

@@ -106,8 +106,8 @@ def searches_rate(job: Job) -> bool:
 
 
 def _count(job: Job) -> int:
-    """Returns the number of requests per pass: the job's, else the number that arrive (or that users send) in
-    launch.measure_s."""
+    """Returns the number of requests per pass: the job's, else a constant (rate search), four per user (closed
+    loop), or the number that arrive in launch.measure_s (open loop)."""
     traffic = job.traffic
     if traffic.requests:
         return traffic.requests

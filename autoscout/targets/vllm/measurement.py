@@ -65,8 +65,8 @@ def measurement(folder: Path) -> Measurement | None:
 
 
 def engines(experiments: Path, configuration: Configuration) -> dict[str, str]:
-    """Returns engine identity → folder name of the first experiment with this engine. Experiments with this
-    configuration are excluded, because they are repeated on purpose."""
+    """Returns engine identity → folder name of the first experiment with this engine and the power limit of
+    `configuration`. Experiments with `configuration` itself are excluded, because they are repeated on purpose."""
     found: dict[str, str] = {}
     for path in sorted(experiments.glob("*/effective.json")):
         knobs = _json(path.with_name("experiment.json")).get("about", {}).get("configuration", {}).get("knobs")

@@ -22,7 +22,8 @@ _NOT_SCALED = ("default", "llama3")  # rope types whose max_position_embeddings 
 
 
 def position_problems(job: Job) -> Iterator[str]:
-    """Yields a sentence if requests are too long. Without a readable model folder the check is left to the engine."""
+    """Yields a sentence if requests are longer than the model's positions allow. Without a readable model folder, only
+    vLLM checks this."""
     reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else 0
     if not reach or _lengthened(job):
         return
@@ -52,7 +53,7 @@ def not_starting(job: Job) -> Iterator[str]:
     tp, pp, dp = (
         count_of("".join(given.get(f"--{of}-parallel-size", []))) or 1 for of in ("tensor", "pipeline", "data")
     )
-    # data parallel engines split the experts among them
+    # data parallel engines split the experts among themselves
     weights = known["weights_gib"] - known["expert_gib"] * (1 - 1 / dp)
     width = KV_BYTES.get("".join(given.get("--kv-cache-dtype", [])), known["dtype_bytes"])
     tokens = known["layers"] * reach - known["windowed_layers"] * max(reach - known["window"], 0)

@@ -14,8 +14,8 @@ from autoscout.targets.vllm import arguments as vllm
 from kb.records import Configuration, Job, Measurement, content_hash
 
 LIVE = {"max_num_seqs": "max_num_seqs", "max_num_batched_tokens": "max_num_batched_tokens", "long_prefill": ""}
-_EVERY = 8  # number of reuses of which one is verified on a new engine
-_TOLERANCE = 0.15  # relative, of the objective's metric; repetitions on new engines differ by 4 %
+_EVERY = 8  # one of this many reuses is verified on a new engine
+_TOLERANCE = 0.15  # allowed relative difference of the objective's metric; repetitions on new engines differ by 4 %
 
 
 class Reuse:
@@ -31,8 +31,8 @@ class Reuse:
         self._reused = 0
 
     def ceiling(self, configuration: Configuration) -> dict[str, Any]:
-        """Returns the arguments of an engine that can be changed to the configuration at run time. {} if no knob can be
-        changed, or if memory is measured (it would be the memory of the larger engine)."""
+        """Returns the limits with which an engine is built, so that it can be set to the configuration at run time. {}
+        if no knob can be set, or if memory is measured (an engine with larger limits uses more memory)."""
         objective = self._job.objective
         asked = " ".join([objective.metric, *objective.constraints, *objective.also])
         if "peak_memory_gib" in asked:

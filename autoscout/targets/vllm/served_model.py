@@ -24,9 +24,8 @@ def model_folder(job: Job) -> str:
 
 
 def random_model(job: Job) -> str:
-    """Returns the folder of a model of the job's shape with random weights, cached in the user's cache folder.
-
-    Errors: AutoscoutError if it cannot be created."""
+    """Returns the folder of a model of the job's shape with random weights, cached in the user's cache folder. Errors:
+    AutoscoutError if it cannot be created."""
     config = json.dumps(vllm.model_config(job), sort_keys=True)
     cache = user_folder("XDG_CACHE_HOME", ".cache") / "autoscout" / "models"
     folder = cache / content_hash([config, _MAKES.read_text()])

@@ -102,8 +102,8 @@ class Server:
         return ports, front if trees.ready(len(ports), front) else 0
 
     def _client(self, experiment: Path, front: int, server: int, took_s: float) -> subprocess.Popen[bytes]:
-        """Returns the process of the load generator, which it starts. `front`: the port for requests; `server`: the
-        first server's port, which reports the configuration."""
+        """Starts the load generator and returns its process. `front`: the port for requests; `server`: the first
+        server's port, which reports the configuration."""
         urls = [f"http://127.0.0.1:{port}" for port in (front, server)]
         script = str(_WORKER / "client.py")
         command = [*interpreter.target_python(self._job), script, str(experiment), urls[0], str(took_s), urls[1]]

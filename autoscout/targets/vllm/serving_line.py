@@ -50,9 +50,9 @@ _PER_NODE = 8
 
 
 def job_of_server(given: Line) -> dict[str, Any] | None:
-    """Returns a job file's content from a line that starts a server, possibly with a load test (`vllm bench serve`);
-    None if the line starts no server. `notes`: what the user should check. `elsewhere`: the line's vLLM is not
-    installed on this machine."""
+    """Returns a job file's content from a line that starts a server, possibly with a load test (`vllm bench serve`),
+    plus the keys `devices` (number of devices of each node), `notes` (what the user should check) and `elsewhere`
+    (whether the line's vLLM is not installed on this machine). None if the line starts no server."""
     start, words = begins(given), given.words
     if start is None:
         return None
@@ -107,7 +107,7 @@ def job_of_server(given: Line) -> dict[str, Any] | None:
 
 
 def _nodes(flags: Mapping[str, list[str]], ranks: int) -> list[int]:
-    """Returns the number of devices of each node: from the line, else the usual eight."""
+    """Returns the number of devices of each node: from the line; else eight, or all `ranks` if not a multiple of 8."""
     own = _whole(flags, "--data-parallel-size-local")
     named = _whole(flags, "--nnodes") or (_whole(flags, "--data-parallel-size") // own if own else 0)
     count = named or (ranks // _PER_NODE if ranks % _PER_NODE == 0 else 1)
@@ -213,7 +213,7 @@ def _traffic_of(line: Line, longest: int, notes: list[str]) -> dict[str, Any]:
 
 
 def line_problems(job: Job) -> Iterator[str]:
-    """Yields reasons why the line cannot be parsed."""
+    """Yields a sentence for each reason why the line cannot be used."""
     try:
         flags = given_flags(job)
     except AutoscoutError as error:

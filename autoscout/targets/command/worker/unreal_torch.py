@@ -44,7 +44,7 @@ _ZERO = ("current_device", "memory_allocated", "max_memory_allocated", "memory_r
 
 
 class ScriptWatch(Watch):
-    """A watch that ignores results that are not tensors."""
+    """A memory tracker (watch.py) that ignores results that are not tensors."""
 
     def see(self, tensor: Any, tag: str) -> None:
         if isinstance(tensor, torch.Tensor):  # the parts of a DTensor include its mesh, which is not a tensor
@@ -126,8 +126,7 @@ def _processes(rank: int, world: int) -> None:
 
 def _meshes() -> None:
     """Creates device meshes from real tensors, because a mesh reads the values of its tensor of ranks."""
-    # imported before the patch, because this module keeps a reference to init_device_mesh, which the loop below
-    # replaces
+    # imported first, because this module keeps a reference to init_device_mesh, which the loop below replaces
     importlib.import_module("torch.distributed.fsdp")
     from torch.distributed import device_mesh
 

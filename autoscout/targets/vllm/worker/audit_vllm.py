@@ -3,9 +3,9 @@
     audit_vllm.py < {"config": {…}, "gpu": {…} or null, "launches": [{"max_num_seqs": 16, …}, …]}
 
 `config`: the model's config.json. `gpu`: arguments of foreign_gpu.become(). The last output line is an object:
-`arguments` (--flag → "default of choices"), `helps`, `fields` (EngineArgs.field → its default), and an answer for each
-launch: `refused` ("" or the reason), and `changed`, name → [given value, resulting value], including arguments with a
-warning. The engine's configuration is created and validated as in a server, but no model is built."""
+`arguments` (--flag → "default of choices"), `helps`, `fields` (EngineArgs.field → its default), and `answers`, one for
+each launch: `refused` ("" or the reason), `changed` (name → [given value, resulting value]) and `said` (warnings). The
+engine's configuration is created and validated as in a server, but no model is built."""
 
 import contextlib
 import dataclasses

@@ -35,8 +35,8 @@ async def drive(
     left: Callable[[], float] = lambda: math.inf,
 ) -> dict[str, Any]:
     """Runs the equivalence prompts and the warm-up, then either as many passes as possible within `measure_s` seconds
-    (at least one), or the search for the highest rate. A pass is also counted as warm-up if the next one is faster
-    (ending.py).
+    (at least one), or the search for the highest rate. A pass also counts as warm-up if the next one is much
+    faster (ending.py).
 
     `answer(requests, concurrency, ids[, watch])` returns the duration and one record per request, in order: {"sent",
     "chunks": times of its tokens, "tokens": ids if wanted, "count", "asked", "error"}, in seconds of one clock.

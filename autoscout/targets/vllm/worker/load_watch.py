@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 _Z = 1.96
-_GROWING = 1.5  # the queue grows if the last requests wait this many times as long as the first quarter of the load
+_GROWING = 1.5  # the queue grows if the last quarter of the requests takes this many times as long as the first quarter
 _STEADY = 1.1  # below this ratio, the queue certainly does not grow
 # a mean above this multiple of its bound is final: further loads are not expected to reduce it to the bound
 _MEANS = 1.5

@@ -76,7 +76,7 @@ class PhaseClock:
         return timed
 
     def _over(self, at):
-        """Ends an iteration at the time `at`, at which batch preparation for the next iteration began."""
+        """Ends an iteration. `at`: [time at which batch preparation for the next iteration began]; [] if unknown."""
         if not at:
             return
         if self._began is not None:

@@ -4,7 +4,7 @@ import math
 
 
 class VirtualClock:
-    """Seconds since the load began, like driving.Busy. `total`: seconds of all loads."""
+    """A clock like driving.Busy. now() returns the seconds since the load began; `total`: seconds of all loads."""
 
     def __init__(self) -> None:
         self.total = self._origin = 0.0

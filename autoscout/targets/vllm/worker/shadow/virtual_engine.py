@@ -21,13 +21,13 @@ _TOKEN = 11  # the token of all answers; must not be a special one
 
 
 class Untraceable(Exception):
-    """Raised for cases without predicted step times or replacements."""
+    """Raised for a model that this executor cannot simulate."""
 
 
 class Counts:
-    """Counters of one load. `scheduled`: request → time of its first step. `busy`: seconds of the first pipeline stage.
-    `received`: tokens whose cache came from other engines. `transferring`: seconds that requests waited for these
-    transfers."""
+    """Counters of one load. `scheduled`: request → time of its first step. `busy`: seconds in which the first pipeline
+    stage computes. `received`: tokens whose cache came from other engines. `transferring`: seconds that requests waited
+    for these transfers."""
 
     def __init__(self) -> None:
         self.steps = self.preemptions = self.asked = self.cached = self.most_running = 0
@@ -186,7 +186,8 @@ class VirtualExecutor(Executor):
         return later if non_block else later.result()
 
     def _composition(self, scheduled: Any) -> tuple[int, int, float, int, int]:
-        """Returns a step's (prompts, their tokens, query-key pairs, decoding sequences, their context tokens)."""
+        """Returns the counts of a step: (prompts, tokens of the prompts, query-key pairs of these tokens, decoding
+        sequences, context tokens of the decoding sequences)."""
         counts, requests = self.counts, self.scheduler.requests
         seqs = tokens = decodes = context = 0
         pairs = 0.0
