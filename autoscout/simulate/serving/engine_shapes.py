@@ -67,13 +67,13 @@ class EngineShapes:
     node_gb_s: np.ndarray
     weight_bytes: np.ndarray
     attention_bytes: np.ndarray  # bytes per weight of the attention's projections
-    attention_speed: np.ndarray
+    attention_speed: np.ndarray  # speed of these projections relative to bf16
     # factor on attention_speed in steps of many tokens, where the power limit slows kernels
     attention_lasting: np.ndarray
     expert_bytes: np.ndarray  # bytes per weight of the experts
     speed: np.ndarray  # speed of matrix products relative to bf16: 2 in fp8, more in fp4, if the device supports them
-    lasting: np.ndarray
-    expert_speed: np.ndarray
+    lasting: np.ndarray  # factor on `speed` in steps of many tokens
+    expert_speed: np.ndarray  # speed of the experts' products relative to bf16
     expert_kernels: np.ndarray  # speed of the engine's expert kernels relative to vLLM's
     # extra time of latent attention in a decode step, per layer, beyond its products and reads
     latent_token_us: np.ndarray

@@ -3,11 +3,11 @@ configurations at once, with the same step times but without simulating single r
 
 A fixed batch computes its prompts, then decodes at the mean context length. Sustained loads are handled by lasting.py,
 except closed loops of equal requests, whose users stay synchronized: their requests end and begin together. With n
-requests running, each adds on average input/output prompt tokens to a decode step, so a step takes
+requests running, n / (output tokens) requests end and as many prompts begin per step, so a step takes on average
 
-t(n) = (1 - φ) · decode(n) + φ · decode and prompts together, φ = min(1, n/output · steps of a prompt),
+t(n) = (1 - φ) · decode(n) + φ · decode and prompts together, φ = min(1, n / (output tokens) · steps of a prompt),
 
-and Little's law closes the loop: n = users - waiting users."""
+and by Little's law n = users - waiting users."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -152,8 +152,8 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     prompt = alone_s(e, at_once, at_once / tokens * pairs, most, most * context, s.batched_tokens) if meet else 0.0
 
     def steps(n: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Given n running requests, (n,) each: seconds per token, of a step without prompts, and of a step with
-        prompts; share of steps with prompts, prompts per such step, steps per prompt."""
+        """Given n running requests: seconds per token, of a step without prompts, and of a step with prompts; share of
+        steps with prompts; prompts per step with prompts; steps per prompt."""
         free = np.maximum(s.batched_tokens * e.pp - n, 1.0)
         chunks = np.where(s.chunked, np.maximum(tokens / np.minimum(free, s.long_prompt * e.pp), 1.0), 1.0)
         starts = n * e.per_step / np.maximum(s.output_len, 1.0)  # new prompts per step

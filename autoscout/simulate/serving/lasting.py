@@ -5,11 +5,11 @@ requests, so with n running requests and λ requests per second, a token takes
 
 t = decode(n) / (1 − λ c), n = λ · output · t (Little's law)
 
-A prompt waits as in an M/G/1 queue: λ E[S²] / 2 (1 − u) on average, so long prompts count by their square. For a
-decoding request, steps with and without prompts alternate as a two-state Markov chain that begins right after its own
-prompt. Steps with prompts are few, but long, so they are a larger share of the steps of short answers than of long
-ones. In a closed loop every user has one request in progress, so λ is the rate at which the number of requests in
-progress equals the number of users."""
+A prompt waits as in an M/G/1 queue with utilization u and prefill time S: λ E[S²] / 2 (1 − u) on average, so long
+prompts count by their square. For a decoding request, steps with and without prompts alternate as a two-state Markov
+chain that begins right after its own prompt. Steps with prompts are few, but long, so many requests arrive during one.
+Such steps are therefore a larger share of a short answer's steps than of a long one's. In a closed loop every user has
+one request in progress, so λ is the rate at which the number of requests in progress equals the number of users."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -151,7 +151,7 @@ def reading(load: Load, n: Array) -> Reading:
     rest = prompts - whole * chunk
     some = rest > 0
     few = np.clip(mean(rest) / np.maximum(mean(1.0 * some), 1e-9), 1.0, chunk)
-    owner = mean(prompts**2) / mean(prompts)  # mean over all prompt tokens of the length of their prompt
+    owner = mean(prompts**2) / mean(prompts)  # mean prompt length, weighted by tokens
     beside, plain = n * load.context, load.plain(n)
 
     def step(tokens: Array, keys: Array) -> Array:

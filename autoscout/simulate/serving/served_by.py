@@ -139,8 +139,8 @@ class FrontEnd(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class Doubt(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Additional log errors of the engine's predictions: by metric under a sustained load (plus `arrivals` for every
-    metric), for fixed `batches`, for those of an engine that a row leaves `unnamed`, for experts in `mxfp4`, and for
-    models with latent attention."""
+    metric), for fixed `batches` (plus `unnamed` if a row names no engine), for experts in `mxfp4`, and for models with
+    latent attention (`latents`)."""
 
     ttft: float
     tpot: float
@@ -248,7 +248,7 @@ def version_of(framework: str, version: str) -> Version | None:
 
 
 def strange_releases(columns: Mapping[str, Any], n: int) -> np.ndarray:
-    """(n,) "" or a sentence that the stated release is unknown, and which one is assumed instead."""
+    """(n,) a sentence that the stated release is unknown, and which release is assumed instead; or ""."""
     pairs = [np.asarray(columns.get(name, ""), dtype=str) for name in ("framework", "version")]
     if all(each.size == 1 for each in pairs):
         return np.full(n, _strange(*(str(each.reshape(-1)[0]) for each in pairs)), dtype=object)

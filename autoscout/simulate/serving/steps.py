@@ -29,7 +29,6 @@ _OF_LATENTS = 3.0  # additional kernels of latent attention: two norms and a con
 def linear_s(e: EngineShapes, tokens: Array) -> np.ndarray:
     """Seconds of all layers' matrix products, elementwise kernels and experts for `tokens` new tokens."""
     c, q = e.device, e.heads * e.head_dim
-
     many = np.asarray(tokens) > _AT_ONCE
     most = e.weight_bytes, e.speed * np.where(many, e.lasting, 1.0), e.blocks
 
