@@ -207,7 +207,7 @@ def _tokens(x: Mapping[str, Any], n: int) -> Array:
         prompt, each = lengths(x["traffic"], int(longest), int(answers))
         together = {0: 1.0, 1: mbs}.get(int(padded), answers / gpus)
         below = (np.arange(len(each) + 1) / len(each)) ** max(together, 1.0)
-        found[i] = prompt + float(each @ np.diff(below))  # expected length after padding
+        found[i] = prompt + float(each @ np.diff(below))  # expected tokens, padded to the longest of `together` answers
     return found[of.ravel()]
 
 

@@ -26,7 +26,7 @@ from kb.sizes import ONLY_EXPERTS
 
 # Log error by metric, measured on held-out models by tests/tools/serving_accuracy.py.
 _SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0.085, "memory": 0.05, "max": 0.085}
-# Log error of the fluid model relative to event simulation, for means and medians, and for quantiles from p90 on.
+# Log error of the fluid model relative to event simulation, first for means and medians, then for quantiles from p90.
 _FLUID = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.07, "memory": 0.0, "max": 0.2}
 _FLUID_TAIL = {"ttft": 0.40, "tpot": 0.25, "itl": 0.50, "e2el": 0.35}
 _OTHER_HOST = 0.115  # log error if host overheads are copied from another device's record (H100)

@@ -84,7 +84,7 @@ class EngineShapes:
     clock: np.ndarray  # clock rate under the power limit, relative to that under the default limit
     prompt_speed: np.ndarray  # speed of prefill attention, relative to the kernel in the device record
     kv_bytes: np.ndarray  # bytes of the KV cache per token and layer
-    read_bytes: np.ndarray  # kv_bytes, scaled by the read time relative to a 16-bit cache
+    read_bytes: np.ndarray  # kv_bytes / (relative bandwidth at which decoding reads keys of this format)
     latents: Latents
     prompt_bytes: np.ndarray  # bytes per token that prefill attention reads
     window: np.ndarray  # window size in tokens of sliding-window layers; `windowed` is the share of such layers

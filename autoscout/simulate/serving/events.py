@@ -189,7 +189,7 @@ class _Simulation:
         return self.turns.left(len(self.prefilling) + len(self.waiting)) if held else 0
 
     def _admit(self) -> list[tuple[_Sequence, int]]:
-        """The prompt chunks of the next step: (sequence, tokens)."""
+        """The prompt chunks of the next step, as (sequence, tokens), including those of newly admitted requests."""
         limits, v1 = self.limits, self.limits.version == 1
         before = self.preemptions
         if v1 and (self.prefilling or self.waiting):

@@ -112,7 +112,7 @@ class Felt:
     def _place(self, use: Array) -> tuple[Array, Array, Array]:
         """(seconds that a request waits for a free slot, the probability of waiting, the wait's tail relative to a
         stationary queue's), by Sakasegawa's approximation of M/G/c with one server per slot. `use`: utilization. All
-        slots are occupied less often than the utilization suggests, because requests are answered faster in smaller
+        slots are busy at once less often than the utilization suggests, because requests are answered faster in smaller
         batches. The first requests find free slots and do not wait."""
         places, b, stable = self.load.places, self.balance, np.minimum(use, _STABLE)
         uneven = 1 + float(np.var(self.load.s.output_quantiles))

@@ -75,8 +75,8 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
     at_once = np.where(
         tokens + s.output_len <= room / np.minimum(batch, s.max_seqs), np.minimum(batch, s.max_seqs), most
     )
-    # Prompts per step: whole ones in version 0, else as many tokens as fill the step.
-    first = np.maximum(np.minimum(at_once, np.floor(room / tokens)), 1.0)
+    first = np.maximum(np.minimum(at_once, np.floor(room / tokens)), 1.0)  # prompts that fit into the cache
+    # Prompts per step: whole ones in version 0 or without chunked prefill, else as many tokens as fill the step.
     per_step = np.where(
         old | ~s.chunked, np.maximum(np.floor(s.batched_tokens / tokens), 1.0) * e.pp, s.batched_tokens * e.pp / tokens
     )
@@ -93,7 +93,7 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
     context = s.input_len + s.output_len / 2
     decode = decode_step_s(e, at_once, at_once * context)
     waves = batch / at_once
-    again = np.maximum(waves - 1, 0.0)  # batches after the first, in which preemption repeats some prompts
+    again = np.maximum(waves - 1, 0.0)  # later batches; after preemptions, they repeat prompts
     total = prompts * waves + decode * (s.output_len - 1) * waves
     total = total + again * prompts * np.where(
         at_once < np.minimum(batch, s.max_seqs), s.output_len / 2 / s.input_len, 0.0
@@ -102,7 +102,7 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
     ends = np.where(per_step >= 1, (steps + 1) / 2, np.minimum(steps, (first + 1) / (2 * per_step) + 0.25))
     way = under_way_s(e, np.minimum(tokens, per_step * tokens), s.input_len, final, s.batched_tokens)
     ttft = (ends - 1) * step + final + way + again / 2 * (prompts + decode * s.output_len)
-    stalled = np.where(old, (steps - 1) / 2 * step, (steps - 1) / 2 * (step - decode))  # by other prompts
+    stalled = np.where(old, (steps - 1) / 2 * step, (steps - 1) / 2 * (step - decode))  # seconds, by other prompts
     smooth = decode + stalled / np.maximum(s.output_len - 1, 1)
     preempted = at_once < np.minimum(batch, s.max_seqs)
     tpot = np.where(preempted, (total - ttft) / np.maximum(s.output_len - 1, 1), smooth)

@@ -72,7 +72,7 @@ class Load(NamedTuple):
     second; `in_front`: seconds of a request before it reaches the engine."""
 
     s: Setup
-    inputs: Lengths  # prompt tokens to compute
+    inputs: Lengths  # prompt tokens to compute, without the cached ones
     outputs: Lengths
     cached: Array
     context: Array
@@ -282,7 +282,7 @@ def balance(load: Load) -> Balance:
     k, capacity, n = _fullest(load, gaps)
     rate, n, token = _settled(load, k, capacity, n, gaps)
     plain = load.plain(n)
-    waited = _waited(load, k, rate, plain)  # `token` includes this
+    waited = _waited(load, k, rate, plain)  # wait for other engines, which `token` includes
     k = reading(load, _met(load, k, rate, n, gaps * token))
     slower = _slower(load, answering(load, k, rate, token, plain + waited), token)
     rate, n, token = _settled(load, k, capacity, n, gaps * slower)
@@ -360,8 +360,8 @@ def _settled(load: Load, k: Reading, capacity: Array, n: Array, gaps: Array) -> 
 
 
 def _slower(load: Load, answers: Answering, token: Array) -> Array:
-    """(n,) time of an answer relative to the same number of mean steps. The ratio exceeds 1, because more requests run
-    during prefill."""
+    """(n,) time of an answer relative to the same number of mean steps. The ratio exceeds 1, because requests often
+    start while other prompts are computed, so their steps contain prompts more often than the mean step."""
     gaps = load.outputs.tokens - 1
     taken = load.outputs.mean(gaps * answers.token) / np.maximum(load.outputs.mean(gaps) * token, 1e-12)
     return np.where(load.s.output_len > 1, np.maximum(taken, 1.0), 1.0)

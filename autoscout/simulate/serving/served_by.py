@@ -102,7 +102,7 @@ class Launches(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class EngineKernels(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The engine's own kernels. `experts`, `mxfp4`: speed of expert kernels, and of MXFP4 expert kernels, relative to
-    vLLM's Triton kernel; `sinks`: fast attention with sinks on every device; `expert_width`: on devices without 8-bit
+    vLLM's Triton kernel; `sinks`: attention sinks slow prefill on no device; `expert_width`: on devices without 8-bit
     products, 4-bit experts are padded to a multiple of this width (0: to the usual one); `latent_token_us`: additional
     time of latent attention in a decode step, per layer; `serial_keys`: one block of threads reads all keys of a query
     head (see `reads_key_us` of the device); `shared_fused`: a shared expert as wide as the routed experts is computed

@@ -153,7 +153,7 @@ def together_s(e: EngineShapes, on_device: Array, on_host: Array, one_by_one: Ar
 
 
 def micro_batches(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """Number of micro batches that a step with `seqs` sequences is divided into: one per pipeline stage."""
+    """Number of micro batches of a step with `seqs` sequences: one per pipeline stage, but no more than sequences."""
     return np.clip(seqs, 1.0, e.pp)
 
 
@@ -177,7 +177,7 @@ def beyond_graphs(e: EngineShapes, seqs: Array) -> np.ndarray:
 
 
 def guessing_s(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """Seconds to compute a step's draft tokens one after another. The attention of their few layers is neglected."""
+    """Seconds to compute a step's draft tokens one after another. Attention in the few draft layers is neglected."""
     layer = (linear_s(e, seqs) + communication_s(e, seqs)) / e.layers
     return e.guesses * (e.guess_layers * layer + e.guess_heads * logits_s(e, seqs))
 
