@@ -32,7 +32,7 @@ class PastJobs:
         return "" if self.ensemble.weights else "what was learned from past jobs does not apply to a different job"
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Does nothing, because Residual and Trees, with this simulator as their base, learn this job's corrections."""
+        """Does nothing: Residual and Trees, which have this simulator as their base, learn corrections for this job."""
 
     def predict(self, columns: Columns) -> Prediction:
         return self.ensemble.predict(columns)

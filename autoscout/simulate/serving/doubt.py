@@ -30,7 +30,7 @@ _SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0
 _FLUID = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.07, "memory": 0.0, "max": 0.2}
 _FLUID_TAIL = {"ttft": 0.40, "tpot": 0.25, "itl": 0.50, "e2el": 0.35}
 _OTHER_HOST = 0.115  # log error if host overheads are copied from another device's record (H100)
-_SCALED = 0.15  # log error if the constants of kernels are scaled from another device
+_SCALED = 0.15  # log error if constants of kernels are scaled from another device's record
 _GUESSED = 0.15  # log error of speculative decoding, whose acceptance varies with the position; assumed, not measured
 _MIXTURE = 0.10  # log error of MoE models
 # Log error of a release later than `Family.read_until` (the last examined release). Releases of vLLM a year apart

@@ -159,7 +159,7 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
         starts = n * e.per_step / np.maximum(s.output_len, 1.0)  # new prompts per step
         group = np.clip(np.floor(free / tokens), 1.0, np.maximum(n, 1.0))
         share = np.minimum(1.0, np.where(tokens <= free, starts / group, starts * chunks))
-        taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # per step with prompts
+        taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts in a step with prompts
         plain = decode_step_s(e, n, n * context) * e.per_step
         plain = plain + waits_s(e, prompt, share, turn) if meet else plain
         mixed = prefill_step_s(

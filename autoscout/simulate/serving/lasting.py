@@ -87,8 +87,7 @@ class Load(NamedTuple):
 
     @property
     def others(self) -> Array:
-        """Share of the requests that a given user did not send. In a closed loop, each user has one request at a
-        time."""
+        """Share of the requests that may delay a given request: in a closed loop, those of the other users."""
         return np.where(self.closed, np.maximum(self.users - 1, 0.0) / np.maximum(self.users, 1.0), 1.0)
 
     def plain(self, n: Array) -> Array:

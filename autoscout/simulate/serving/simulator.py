@@ -45,7 +45,7 @@ _OF_ARRIVALS = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", P
 OTHERS = 0.3  # share of the mean correction that applies to frameworks and devices without measured rows
 # Error of the number of devices. The number is exact, but weighting by inverse error requires an error above 0.
 _COUNTED = 1e-3
-_PRIOR_ROWS = 2.0  # measured rows that the prior (no correction) counts as
+_PRIOR_ROWS = 2.0  # measured rows that the prior correction of `_level` counts as
 
 
 class ServingSimulator:
