@@ -7,8 +7,8 @@ from kb.records import Job, Node
 
 
 def capacities(job: Job) -> dict[str, float]:
-    """GiB per device by kind, in the order of ranks. Empty for serving, where the engine reserves a configured share of
-    the memory, and for CPU ranks, which share the host's memory."""
+    """Kind of device → GiB of its smallest device, in the order of ranks. Empty if any size is unknown; for serving,
+    where the engine reserves a configured share of the memory; and for CPU ranks, which share the host's memory."""
     if job.task == "serve":
         return {}
     found: dict[str, float] = {}
@@ -20,6 +20,6 @@ def capacities(job: Job) -> dict[str, float]:
 
 
 def capacity(node: Node) -> float:
-    """GiB of one of the node's devices, as its driver reports, or else as the job states; 0 if unknown."""
+    """GiB of one of the node's devices, as the job states, or else as their driver reports; 0 if unknown."""
     known, stated = hardware(node.device), memory_gib(node)
     return float(usable_gib(stated, known.memory_gib)) if known and not is_cpu(node.device) else stated

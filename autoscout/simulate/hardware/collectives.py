@@ -1,8 +1,8 @@
 """Seconds of collectives: latency + bytes / bus bandwidth, with both constants depending on the group's size.
 
 A group inside one node uses the curves measured on the node's links (`Island`). A group that spans nodes is priced
-hierarchically, like NCCL's rings and trees: its ranks within a node use these links, and all groups of a node share the
-node's network cards."""
+hierarchically, like NCCL's rings and trees: its ranks within a node use the node's links, and all groups of a node
+share the node's network cards."""
 
 import numpy as np
 
@@ -42,9 +42,9 @@ class Topology:
         self, size: Array, group: Array, stride: Array, each: Array | float = 0.0, copies: Array | float = 0.0
     ) -> Array:
         """Seconds of an all-to-all in which every rank sends `size` bytes in equal pieces; ranks of a node share its
-        network bandwidth equally. If `each` > 0, `size` consists of tokens of `each` bytes, each sent to `copies`
-        random ranks, and duplicates are avoided: a token is sent once per destination rank and crosses the network once
-        per destination node (DeepEP and HybridEP, `is_token_in_rank`)."""
+        network bandwidth equally. If `each` > 0, `size` is `copies` copies of a rank's tokens, of `each` bytes in
+        total, to random ranks, and duplicates are avoided: a token is sent once per destination rank and crosses the
+        network once per destination node (DeepEP and HybridEP, `is_token_in_rank`)."""
         inside = self._inside(group, stride)
 
         def leaving(places: Array) -> Array:
@@ -60,7 +60,7 @@ class Topology:
         return np.where(group <= 1, 0.0, np.where(group > inside, np.maximum(local, away), local))
 
     def send(self, size: Array, distance: Array) -> Array:
-        """Seconds to send from each rank to the one `distance` ranks away; all ranks of a node may send at once."""
+        """Seconds to send `size` bytes from each rank to the rank `distance` ranks away; all ranks may send at once."""
         curve = self.hw.island.send
         local = 1e-6 * curve.latency_us[0] + size / (1e9 * curve.bus_gb_s[0])
         away = 1e-6 * self.hw.network.latency_us + size * np.minimum(self.per_node, distance) / self._network()

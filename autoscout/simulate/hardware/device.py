@@ -1,4 +1,4 @@
-"""The speed of a device and its links: the device record (job/device_records.py) with the groups that
+"""The speed of a device and its links: the device record (job/device_records.py), with the groups of constants that
 tests/tools/fit_hardware.py fits to measured kernels and collectives."""
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from kb.records import AutoscoutError
 
 
 class Tile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An output tile of a matrix-product kernel; `efficiency` is the share of the peak for full waves."""
+    """An output tile of a matrix product. `efficiency`: share of the peak FLOP/s if all multiprocessors are busy."""
 
     rows: int
     columns: int
@@ -75,7 +75,7 @@ class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Island(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The links inside a node (NVLink, PCIe or memory). `ranks`: the group sizes at which the curves were fitted.
     `peers`: whether devices can access each other's memory (peer to peer). `ring_gb_s`: bus bandwidth of a ring, which
-    is a lower bound on the values of a curve, or replaces them if `peers` is false."""
+    is a lower bound on the bandwidths of a curve, or replaces them if `peers` is false."""
 
     kind: str
     ranks: list[int]
@@ -153,7 +153,8 @@ class Hardware(DeviceRecord, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def usable_gib(stated: Any, reported: float) -> np.ndarray:
-    """Usable GiB of a device, given the sizes that the job states (NaN or 0: none) and that the driver reports."""
+    """Usable GiB of a device: the size that the job states, or the `reported` size (by the driver) if the job states
+    none (NaN or 0) or the nominal size, which is slightly too large."""
     stated = np.asarray(stated, dtype=float)
     return np.where((stated > 0) & ~sold_by(stated, reported), stated, reported)
 

@@ -18,7 +18,7 @@ from autoscout.simulate.hardware.device import Hardware
 Array = np.ndarray
 STATIC = 0.2  # share of the default limit for leakage, memory and links: a usual figure, not measured here
 LEAST = 0.1  # lowest clock that drivers set, as a share of f₀
-DOUBT = 0.5  # relative uncertainty of the log slowdown, because some devices have an exponent of 1
+DOUBT = 0.5  # log error of the slowdown as a share of the log slowdown, because some devices have an exponent of 1
 
 
 def clock(limit: Array | float) -> Array:

@@ -8,7 +8,7 @@ and send the new weights to the engine.
 Rollouts are priced by the event simulation of serving engines (rollouts.py), passes and optimizer by the training model
 (training/step.py), and the weight transfer by the links of the training devices. `tail` is the end of the rollout, when
 few answers are left. If training may use answers of an older policy, it does not wait for the longest answer:
-unfinished answers continue in the next iteration. With a lag of k ≥ 2 updates, k times as many are in flight."""
+unfinished answers continue in the next iteration. With a lag of k ≥ 2 updates, k iterations' answers are in flight."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,13 +32,13 @@ Array = np.ndarray
 # Host seconds to transfer one weight tensor to the engine: four runs of Llama-3.1-8B under NeMo-RL 0.3 on 8 H100 took 4
 # to 8 s for 291 tensors (docs/lab/rl.md). No other framework was measured.
 TENSOR_S = 0.02
-# Both are fitted to the runs that TENSOR_S is based on. STEPPED: generation time relative to that of a server with the
-# same answers. It exceeds 1, because the engine returns the log-probability of every token and the trainer drives each
+# Fitted to the runs that TENSOR_S is based on. STEPPED: generation time relative to that of a server with the same
+# answers. It exceeds 1, because the engine returns the log-probability of every token and the trainer drives each
 # engine step. FORWARD: time of a log-probability pass as a share of the forward and backward passes of a training step.
 # It exceeds a third, because a log-probability pass keeps fp32 logits.
 STEPPED, FORWARD = 1.27, 0.43
 _TENSORS = 9  # tensors per layer: seven matrices and two norms
-_GUESSED = 0.15  # log error for jobs that state only the mean answer length, so that SPREAD is assumed
+_GUESSED = 0.15  # log error if a job states only the mean answer length, so that the spread is assumed (rollouts.py)
 # Log error for work outside of the modelled phases: data transfers between phases and the framework's own work. Six
 # iterations of NeMo-RL on 8 to 32 H100 had a root mean square error of 13 % (docs/lab/rl.md).
 _BETWEEN = 0.12
@@ -47,8 +47,8 @@ _ROLLOUT = (
     "roll_eager", "roll_gpus", "gpus", "gpu", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated",
     "vocab", "tied", "experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", "memory_gib",
 )  # fmt: skip
-_MOST_KNOWN = 1 << 14
-_KNOWN: dict[Any, tuple[float, ...]] = {}
+_MOST_KNOWN = 1 << 14  # limit on the entries of _KNOWN
+_KNOWN: dict[Any, tuple[float, ...]] = {}  # cache of `_once`
 
 
 class Iteration:
@@ -160,7 +160,7 @@ class Iteration:
 
 
 def _once(row: Mapping[str, Any], kind: str, training: Training) -> tuple[float, ...]:
-    """Rollout times of one configuration, cached because searches predict the same ones repeatedly."""
+    """RolloutTimes of one configuration, as floats; cached, because searches predict the same ones repeatedly."""
     key = kind, *sorted((name, str(value)) for name, value in row.items())
     if key not in _KNOWN:
         engine = str(np.atleast_1d(row["roll_engine"])[0])
@@ -207,7 +207,7 @@ def _tokens(x: Mapping[str, Any], n: int) -> Array:
         prompt, each = lengths(x["traffic"], int(longest), int(answers))
         together = {0: 1.0, 1: mbs}.get(int(padded), answers / gpus)
         below = (np.arange(len(each) + 1) / len(each)) ** max(together, 1.0)
-        found[i] = prompt + float(each @ np.diff(below))  # expected length after padding
+        found[i] = prompt + float(each @ np.diff(below))  # expected tokens, padded to the longest of `together` answers
     return found[of.ravel()]
 
 

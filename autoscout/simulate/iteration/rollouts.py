@@ -40,7 +40,7 @@ class RolloutTimes(NamedTuple):
 
 
 def lengths(traffic: Traffic, longest: int, count: int) -> tuple[int, Array]:
-    """(mean tokens of a prompt, (count,) tokens of the answers: evenly spaced quantiles of their length, ascending)."""
+    """(mean tokens of a prompt, (count,) tokens of each answer: ascending quantiles of the length distribution)."""
     at = (np.arange(count) + 0.5) / count
     given = traffic.output_len
     if isinstance(given, list):

@@ -1,5 +1,5 @@
 """The four simulators of Table 2 of the AutoScout paper: linear regressions of the metric on subsets of the knobs. Each
-also has a variant of log(metric) on log2 of the knobs, because knobs mostly multiply the cost."""
+also has a variant that regresses log(metric) on log2 of the knobs, because knobs mostly multiply the cost."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ _DEGREES = {"tp", "pp", "dp", "ep", "cp", "mbs"}
 
 
 class LinearMember:
-    """A regression of Table 2 as published, or with `log` its variant in logarithms."""
+    """A regression of Table 2 as published; with `log`, its variant in logarithms."""
 
     def __init__(self, name: str, knobs: tuple[str, ...], log: bool = False) -> None:
         self.name = f"log {name}" if log else name

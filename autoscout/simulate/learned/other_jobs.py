@@ -1,6 +1,6 @@
 """Transfer from other jobs: an ensemble fitted on other jobs' measurements serves as one more simulator that needs no
-measurement of this job. Its own weights come from holding out whole jobs. If it misleads, this job's held-out rows
-reduce its weight to zero."""
+measurement of this job. The weights inside it come from holding out whole jobs. If it predicts this job badly, this
+job's held-out rows reduce its weight among the other simulators to zero."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ class PastJobs:
         return "" if self.ensemble.weights else "what was learned from past jobs does not apply to a different job"
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Does nothing, because Residual and Trees, with this simulator as their base, learn this job's corrections."""
+        """Does nothing: Residual and Trees, which have this simulator as their base, learn corrections for this job."""
 
     def predict(self, columns: Columns) -> Prediction:
         return self.ensemble.predict(columns)

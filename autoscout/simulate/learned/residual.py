@@ -1,11 +1,11 @@
 """Corrects a base simulator from few measurements: a Bayesian linear regression of log(measured / predicted).
 
 The regressors (effects) are a constant; an offset per job and per pair of framework and device, so that layouts are
-compared within a job; log2 of each numeric column; an indicator of each value; and products of two log2 columns. All
-coefficients have a prior with mean zero and a standard deviation proportional to the error that the base states. So a
-single row already corrects the constant, and without measurements the base's prediction is unchanged. A common scale of
-the coefficients and the noise maximize the evidence (MacKay, "Bayesian interpolation", 1992), shrunk towards their
-prior values while there are few rows."""
+compared within a job; log2 of each numeric column; an indicator of each value of a column; and products of two log2
+columns. All coefficients have a prior with mean zero and a standard deviation proportional to the error that the base
+states. So a single row already corrects the constant, and without measurements the base's prediction is unchanged. Two
+factors, on all prior standard deviations and on the noise, are chosen to maximize the evidence (MacKay, "Bayesian
+interpolation", 1992), less a penalty that keeps them near 1 while there are few rows."""
 
 import itertools
 from typing import NamedTuple
@@ -19,11 +19,12 @@ from autoscout.simulate.member import Columns, Member, Prediction
 # that the base states. Assumed, not fitted.
 _LEVEL, _DOUBLING, _VALUE, _PRODUCT, _NOISE = 0.7, 0.3, 0.3, 0.15, 0.5
 _JOB, _SOFTWARE = 0.2, 0.4  # prior standard deviations of the offset of a job, and of a framework on a device
-_OUTLIER = 5.0  # residuals are clipped at this multiple of their median absolute value
+_OUTLIER = 5.0  # log errors of the base are clipped at their median ± this multiple of the median absolute deviation
 _SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # candidate factors on the prior standard deviations of coefficients and of noise
-_UNUSUAL = 0.5  # penalty on |log scale|: the gain in log evidence that justifies a scale of e or 1/e
+_UNUSUAL = 0.5  # penalty on (log factor)²: the gain in log evidence that justifies a factor of e or 1/e
 _CARRIES = 8.0  # number of doublings beyond the fitted range after which a correction is halved
-_MOST_VALUES, _MOST_PRODUCTS, _MOST_LEVELS = 12, 8, 200  # limits, because a fit's time is cubic in the regressors
+# Limits on indicators per column, multiplied columns, and offsets, because a fit's time is cubic in the regressors.
+_MOST_VALUES, _MOST_PRODUCTS, _MOST_LEVELS = 12, 8, 200
 
 
 class _Posterior(NamedTuple):

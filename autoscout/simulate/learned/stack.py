@@ -1,5 +1,6 @@
 """The ensemble (AutoScout paper, appendix B): its members are simulators, weighted by their accuracy on held-out rows.
 
+For predictions ĉᵢ of the members and ĉ of the ensemble:
 Published rule: ĉ = Σ wᵢ ĉᵢ, wᵢ = max(0, Rᵢ²) / Σ max(0, Rⱼ²) (equation 2).
 Stacked rule: log ĉ = Σ wᵢ log ĉᵢ, w ≥ 0, Σ w = 1, by least squares on the held-out log errors (Breiman, "Stacked
 regressions", 1996), shrunk towards weights by the members' precisions while there are few rows.
@@ -29,12 +30,11 @@ _GROUPS = 2  # from this number of jobs on, folds consist of whole jobs
 _FEW = 12  # with fewer rows, each row is its own fold
 _MANY = 2000  # from this number of rows on, three folds suffice to estimate the error
 _ALL = 10.0  # strength of the shrinkage towards the global weights, in measured rows of the same framework and device
-_SURE = 0.9  # if the weighted members keep less than this share of the weight on a row, the others predict it, too
+_SURE = 0.9  # a row on which the members keep less than this share of their weight is predicted by all others, too
 _LEARNED = 1.0  # prior log error of a learned member, so large that it needs measurements to get weight
-_ELSEWHERE = -1.0  # software number of rows whose framework has no fitted rows
+_ELSEWHERE = -1.0  # replaces the hash of framework and device in rows whose framework has no fitted rows
 
-
-Own = dict[float, tuple[np.ndarray, np.ndarray]]  # software → ((m,) weights, (m,) usual errors)
+Own = dict[float, tuple[np.ndarray, np.ndarray]]  # hash of framework and device → ((m,) weights, (m,) usual errors)
 
 
 class MemberPrediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +106,7 @@ class Ensemble:
         self.rows = len(values)
         jobs = 0 if groups is None else len(np.unique(groups))
         whole = jobs >= _GROUPS
-        alike = np.broadcast_to(job_of(columns), len(y)) if whole else np.arange(len(y))  # else independent rows
+        alike = np.broadcast_to(job_of(columns), len(y)) if whole else np.arange(len(y))  # else each row is independent
         told = _Told(y, L, E, np.broadcast_to(software_of(columns), len(y)), alike)
         self._w, self._s, self._own = self._choose(told, fold, prior)
         mean, spread = self._combined(self._w, self._s, self._own, told.software, L, E)
@@ -207,7 +207,8 @@ class Ensemble:
         return self._weigh(told, prior)
 
     def _nested_misses(self, rule: Rule, told: "_Told", fold: np.ndarray, prior: np.ndarray) -> np.ndarray:
-        """(n,) absolute log errors of a weighting rule on folds held out from its weights; NaN: no prediction."""
+        """(n,) absolute log errors of a weighting rule, each with weights fitted without the row's fold; NaN: no
+        prediction."""
         self.rule = rule
         miss = np.full(len(told.y), np.nan)
         for f in np.unique(fold):
@@ -288,7 +289,7 @@ class Ensemble:
         return L, E, said
 
     def _software(self, columns: Columns, n: int) -> np.ndarray:
-        """(n,) index of each row's framework and device; _ELSEWHERE if no fitted row has its origin."""
+        """(n,) hash of each row's framework and device; _ELSEWHERE if no fitted row has its origin."""
         software = np.broadcast_to(software_of(columns), n)
         if _ELSEWHERE not in self._own:
             return software
@@ -331,8 +332,8 @@ class Ensemble:
 
 
 class _Told(NamedTuple):
-    """Out-of-fold predictions in the notation of weighing.py. `software`: (n,) number of each row's framework and
-    device; `jobs`: (n,) rows with the same number have correlated errors."""
+    """Out-of-fold predictions in the notation of weighing.py. `software`: (n,) hash of each row's framework and device;
+    `jobs`: (n,) rows with the same number have correlated errors."""
 
     y: np.ndarray
     L: np.ndarray

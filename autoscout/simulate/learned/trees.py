@@ -14,8 +14,8 @@ MIN_ROWS = 40  # a leaf has at least five rows, so fewer rows allow too few spli
 
 
 def _one_thread() -> AbstractContextManager[Any]:
-    """Limits OpenMP to one thread, because on cores that experiments occupy, its threads mostly wait for each other (a
-    fit of 1.5 s took more than 120 s next to one busy process on two cores)."""
+    """Limits OpenMP to one thread. Its threads mostly wait for each other while experiments occupy the cores (a fit of
+    1.5 s took more than 120 s next to one busy process on two cores)."""
     from threadpoolctl import threadpool_limits
 
     return threadpool_limits(1, user_api="openmp")

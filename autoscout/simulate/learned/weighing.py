@@ -15,7 +15,7 @@ _PRIOR_CHECKS = 4.0  # number of held-out rows that the ensemble's stated spread
 _QUANTILE_ROWS = 30  # from this number of held-out rows on, intervals are empirical quantiles
 _OUTLIER = 5.0  # misses are clipped at this multiple of their median absolute value
 _USELESS = 0.6  # members with a larger usual log error are not used as a fallback
-_LOST = 0.9  # a row that loses more than this share of the weight gets no prediction if all errors exceed _USELESS
+_LOST = 0.9  # a row on which over this share of the weight is lost gets no prediction if all errors exceed _USELESS
 _MOST_ALIKE = 0.95  # cap on the correlation of residuals within a job
 _LEAST = 0.05  # members with less than this share of the largest weight are dropped
 
@@ -30,7 +30,7 @@ def r_squared(y: np.ndarray, L: np.ndarray) -> np.ndarray:
 
 
 def published(y: np.ndarray, L: np.ndarray) -> np.ndarray:
-    """Equation 2: wᵢ = max(0, Rᵢ²) / Σ max(0, Rⱼ²); all zero when no member explains held-out rows."""
+    """Equation 2 (AutoScout paper): wᵢ = max(0, Rᵢ²) / Σ max(0, Rⱼ²); all zero if no member explains held-out rows."""
     positive = np.maximum(0.0, r_squared(y, L))
     return positive / positive.sum() if positive.sum() > 0 else positive
 
@@ -44,14 +44,14 @@ def usual_errors(y: np.ndarray, L: np.ndarray, prior: np.ndarray) -> np.ndarray:
 
 
 def _held(misses: np.ndarray) -> np.ndarray:
-    """(n, m) misses, clipped at _OUTLIER times the member's median, so that one bad row of a table hardly changes s."""
+    """(n, m) misses, clipped at _OUTLIER times the member's median |miss|, so that one bad row hardly changes s."""
     usual = [np.median(np.abs(m[np.isfinite(m)])) if np.isfinite(m).any() else 0.0 for m in misses.T]
     most = _OUTLIER * np.array(usual) + 1e-3
     return np.clip(misses, -most, most)
 
 
 def by_precision(s: np.ndarray) -> np.ndarray:
-    """wᵢ ∝ 1/sᵢ², the weights of stacking without rows."""
+    """wᵢ ∝ 1/sᵢ², the weights before any row is held out."""
     return (1 / s**2) / (1 / s**2).sum()
 
 
@@ -76,7 +76,7 @@ def stacked(
     filled = np.where(np.isfinite(L), L, y[:, None] + 3 * s)  # a missing prediction counts as a miss of 3 s
     misses, alone = _whitened(_trusted(filled - y[:, None]), start, jobs)
     pull = math.sqrt(worth * alone) * s  # √λ, in the units of the misses
-    firm = 1e3 * float(np.abs(misses).max() + pull.max())
+    firm = 1e3 * float(np.abs(misses).max() + pull.max())  # weight of the equation Σ w = 1
     a = np.concatenate([misses, np.diag(pull), np.full((1, len(s)), firm)])
     b = np.concatenate([np.zeros(len(y)), pull * start, [firm]])
     return without_small(nnls(a, b)[0])

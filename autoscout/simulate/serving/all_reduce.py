@@ -31,7 +31,7 @@ def hand_over_us(
 
 
 def _several_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
-    """Interpolates log-log between the measured message sizes; above the largest, time is proportional to size."""
+    """Like `all_reduce_us` in one node, by log-log interpolation; proportional to size above the largest measured."""
     table, us = device.all_reduce, np.zeros(world.shape)
     # index of the smallest measured group with at least `world` devices, or else of the largest group
     places = np.searchsorted([2, 4], world)

@@ -26,11 +26,11 @@ from kb.sizes import ONLY_EXPERTS
 
 # Log error by metric, measured on held-out models by tests/tools/serving_accuracy.py.
 _SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0.085, "memory": 0.05, "max": 0.085}
-# Log error of the fluid model relative to event simulation, for means and medians, and for quantiles from p90 on.
+# Log error of the fluid model relative to event simulation, first for means and medians, then for quantiles from p90.
 _FLUID = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.07, "memory": 0.0, "max": 0.2}
 _FLUID_TAIL = {"ttft": 0.40, "tpot": 0.25, "itl": 0.50, "e2el": 0.35}
-_OTHER_HOST = 0.115  # log error if host overheads come from another device (H100)
-_SCALED = 0.15  # log error if the constants of kernels are scaled from another device
+_OTHER_HOST = 0.115  # log error if host overheads are copied from another device's record (H100)
+_SCALED = 0.15  # log error if constants of kernels are scaled from another device's record
 _GUESSED = 0.15  # log error of speculative decoding, whose acceptance varies with the position; assumed, not measured
 _MIXTURE = 0.10  # log error of MoE models
 # Log error of a release later than `Family.read_until` (the last examined release). Releases of vLLM a year apart
@@ -51,7 +51,7 @@ def prior_spread(metric: str) -> float:
 
 
 def stated_error(metric: str, kind: str) -> float:
-    """Log error of a metric in general, and of constants that a kind of device borrows from another one."""
+    """Log error of a metric on a kind of device, including that of constants borrowed from another device's record."""
     return float(np.hypot(_of(_SPREAD, metric), _borrowed(kind)))
 
 
@@ -78,7 +78,7 @@ def own_error(metric: str, columns: Columns, found: Mapping[str, np.ndarray], ki
 
 def _of_host(columns: Columns, found: Mapping[str, np.ndarray], kind: str, n: int) -> np.ndarray:
     """(n,) share of a mean decode step that depends on the host, because the device waits for it or communicates over
-    its links. Waiting counts as certain in fixed batches, except with `eager` (kernels launched one by one)."""
+    its links. In fixed batches, waits are assumed to be certain, except with `eager` (kernels launched one by one)."""
     parts = {name: np.nan_to_num(values) for name, values in found.items() if name.startswith("part:")}
     whole = np.maximum(sum(parts.values()), 1e-12)
     known = (numbers(columns, "batch", 0.0, n) > 0) & ~(numbers(columns, "eager", 0.0, n) > 0)
@@ -92,7 +92,7 @@ def _of_software(metric: str, columns: Columns, n: int) -> np.ndarray:
     own = engines_of(columns, n).own
     arrive = numbers(columns, "batch", 0.0, n) == 0
     served = own(lambda e: _of(msgspec.structs.asdict(e.doubt), metric))
-    # A job has no such column: its engine is known.
+    # In tables, "" means that a row names no engine. The engine of a job, which lacks this column, is known.
     unnamed = np.asarray(columns.get("framework", "own"), dtype=str) == ""
     batches = np.hypot(own(lambda e: e.doubt.batches), np.where(unnamed, own(lambda e: e.doubt.unnamed), 0.0))
     other = np.where(arrive, own(lambda e: e.doubt.arrivals), batches)

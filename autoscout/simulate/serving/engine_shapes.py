@@ -54,7 +54,7 @@ class EngineShapes:
     topk: np.ndarray
     expert_hidden: np.ndarray  # the experts' hidden size, padded if kernels require it
     expert_ffn: np.ndarray
-    shared_ffn: np.ndarray  # width of the experts that every token passes through
+    shared_ffn: np.ndarray  # width of the shared experts, which every token passes through
     shared_fused: np.ndarray  # whether shared experts are computed as one of the routed experts
     shared_beside: np.ndarray  # whether shared experts run concurrently with the routed experts
     dense_layers: np.ndarray  # number of leading layers without experts
@@ -67,24 +67,24 @@ class EngineShapes:
     node_gb_s: np.ndarray
     weight_bytes: np.ndarray
     attention_bytes: np.ndarray  # bytes per weight of the attention's projections
-    attention_speed: np.ndarray
+    attention_speed: np.ndarray  # speed of these projections relative to bf16
     # factor on attention_speed in steps of many tokens, where the power limit slows kernels
     attention_lasting: np.ndarray
     expert_bytes: np.ndarray  # bytes per weight of the experts
-    speed: np.ndarray  # speed of matrix products relative to bf16: 2 in fp8, more in fp4, if the device supports them
-    lasting: np.ndarray
-    expert_speed: np.ndarray
+    speed: np.ndarray  # speed of matrix products relative to bf16: about 2 in fp8 and more in fp4 if supported
+    lasting: np.ndarray  # factor on `speed` in steps of many tokens
+    expert_speed: np.ndarray  # speed of the experts' products relative to bf16
     expert_kernels: np.ndarray  # speed of the engine's expert kernels relative to vLLM's
     # extra time of latent attention in a decode step, per layer, beyond its products and reads
     latent_token_us: np.ndarray
     launching: np.ndarray  # launch time of the engine relative to vLLM's
     launches: np.ndarray  # kernels launched per layer
-    routing_us: np.ndarray  # extra time to sort tokens by expert, per layer, compared to vLLM's usual kernels
+    routing_us: np.ndarray  # extra time per layer, mostly to sort tokens by expert, compared to 16-bit experts
     blocks: np.ndarray  # whether products quantize their input activations to 8 bits in blocks
     clock: np.ndarray  # clock rate under the power limit, relative to that under the default limit
     prompt_speed: np.ndarray  # speed of prefill attention, relative to the kernel in the device record
     kv_bytes: np.ndarray  # bytes of the KV cache per token and layer
-    read_bytes: np.ndarray  # kv_bytes, scaled by the read time relative to a 16-bit cache
+    read_bytes: np.ndarray  # kv_bytes / (relative bandwidth at which decoding reads keys of this format)
     latents: Latents
     prompt_bytes: np.ndarray  # bytes per token that prefill attention reads
     window: np.ndarray  # window size in tokens of sliding-window layers; `windowed` is the share of such layers

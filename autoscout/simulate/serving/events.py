@@ -21,7 +21,7 @@ from autoscout.simulate.serving.engine_shapes import EngineShapes
 from autoscout.simulate.serving.held_back import EngineLimits, Turns
 from autoscout.simulate.serving.step_times import StepTimes
 
-_GOLDEN = 0.618034  # golden ratio: its multiples modulo 1 are spread evenly
+_GOLDEN = 0.618034  # golden ratio - 1: its multiples modulo 1, which vary the time in the front end, are spread evenly
 _LOOKS = 8  # how often `enough` is evaluated during a run
 _WATERMARK = 0.01  # share of blocks that version 0 keeps free when it admits a request (vLLM's default)
 
@@ -80,7 +80,7 @@ class _Simulation:
         self.blocks = max(limits.kv_tokens // block, 0)
         self.free = self.blocks
         self.promised = 0  # blocks that the running sequences will hold at their ends
-        self.held = self.at_once = self.most = 0
+        self.held = self.at_once = self.most = 0  # peaks: promised blocks, running requests, tokens of a step
         self.short = self.cut = False  # whether a request waited for blocks (short), for token budget (cut)
         self.refused: list[int] = []
         self.prefix = requests.shared_prefix // block * block if limits.prefix_caching else 0
@@ -156,7 +156,7 @@ class _Simulation:
             self.sent += 1
 
     def _enqueue(self, i: int, late: bool) -> bool:
-        """Whether request i is small enough to be accepted. `late`: it must wait for one more step."""
+        """Queues request i; returns False if it is too large. `late`: it must wait for one more step."""
         prompt_fits = self.limits.chunked or self.inputs[i] <= self.limits.batched_tokens
         if self._blocks(self.inputs[i] + self.outputs[i]) > self.blocks or not prompt_fits:
             self.short = self.cut = True
@@ -189,7 +189,7 @@ class _Simulation:
         return self.turns.left(len(self.prefilling) + len(self.waiting)) if held else 0
 
     def _admit(self) -> list[tuple[_Sequence, int]]:
-        """The prompt chunks of the next step: (sequence, tokens)."""
+        """The prompt chunks of the next step, as (sequence, tokens), including those of newly admitted requests."""
         limits, v1 = self.limits, self.limits.version == 1
         before = self.preemptions
         if v1 and (self.prefilling or self.waiting):
@@ -215,8 +215,7 @@ class _Simulation:
             elif tokens > budget and (batch or not limits.chunked):  # V0's chunks run back to back, as one step
                 self.cut = True
                 break
-            # Reserves blocks for the whole prompt. vLLM allocates them by chunk, but admits no other request before its
-            # end.
+            # Reserves blocks for the whole prompt. vLLM allocates them by chunk, but admits others only after its end.
             need = self._blocks(s.known) - cached // limits.block
             if need + kept + self._to_come(s, need) > self.free:
                 self.short = True
@@ -279,7 +278,7 @@ class _Simulation:
             self.prefilling = [s for s in self.prefilling if s.id not in gone]
             if self.prefix and not self.prefix_ready:
                 self.prefix_ready = True
-                finished[0].shared = min(self.prefix, finished[0].known) // self.limits.block  # in the cache
+                finished[0].shared = min(self.prefix, finished[0].known) // self.limits.block  # now cached
             for s in finished:
                 self._sampled_first(s)
 

@@ -4,9 +4,9 @@ A load ends before its queues reach the stationary length, and the actual queues
 engine is to saturation. For a queue that starts empty in heavy traffic (a reflected Brownian motion), the mean length
 at time t is the stationary mean times
 
-H(t) = 1 − 2 (1 + t) Φ(−√t) + 2 √t φ(√t), t = requests · (1 − use)² / variation
+H(t) = 1 − 2 (1 + t) Φ(−√t) + 2 √t φ(√t), t = requests · (1 − utilization)² / (1 + squared variation of service times)
 
-(Abate and Whitt, Transient behavior of regulated Brownian motion, 1987); the latencies use its average over the
+(Abate and Whitt, Transient behavior of regulated Brownian motion, 1987); the latencies use the average of H over the
 duration of the load. All constants below are assumed, not fitted."""
 
 import numpy as np
@@ -83,7 +83,7 @@ class Felt:
         served = np.where(closed, b.rate, np.minimum(load.rate, b.capacity))
         rounds = self.requests / np.maximum(np.minimum(load.places, load.users), 1e-12)
         last = np.where(len(load.outputs.weights) == 1, np.ceil(rounds - 0.01) - rounds, 0.5)
-        # The last requests of a full engine run in ever smaller batches; `served` includes their waits.
+        # The last requests of a full engine run in ever smaller batches. `requests / served` includes waits for slots.
         last = np.where(closed, last, 1 - np.minimum(use, 1.0) / 2)
         seconds = self.requests / np.maximum(served, 1e-12) + last * (k.moments[0] + answer)
         self.seen = self.requests / seconds  # requests per second of the whole run
@@ -91,10 +91,11 @@ class Felt:
 
     def _turn(self) -> tuple[Waits, Array]:
         """(the wait of a prompt for its first step, (n,) the tail of this wait relative to a stationary queue's).
-        Prompts that arrive during a step are computed in the next one, together if they fit. With b seconds per prompt
-        and ρ = λ b, a mean step takes S = plain / (1 − ρ). An arriving prompt meets a step of S + λ E[b²] / (1 − ρ²) on
-        average, waits for half of it, and then for the other prompts that arrived during it. If the prompts do not fit
-        into one step, the queue is M/G/1, and its service time is the time that a prompt occupies in full steps."""
+        Prompts that arrive during a step are computed in the next one, together if they fit. If λ prompts per second
+        each add b seconds to a step that takes `plain` seconds without prompts, and ρ = λ b, a mean step takes S =
+        plain / (1 − ρ). An arriving prompt meets a step of S + λ E[b²] / (1 − ρ²) on average, waits for half of it, and
+        then for the prompts that arrived during it. If they do not fit into one step, the queue is M/G/1, and its
+        service time is the time that a prompt occupies in full steps."""
         load, b = self.load, self.balance
         k, plain, mean = b.read, b.answers.plain, load.inputs.mean
         w = waits(k, b.rate)
@@ -111,7 +112,7 @@ class Felt:
     def _place(self, use: Array) -> tuple[Array, Array, Array]:
         """(seconds that a request waits for a free slot, the probability of waiting, the wait's tail relative to a
         stationary queue's), by Sakasegawa's approximation of M/G/c with one server per slot. `use`: utilization. All
-        slots are occupied less often than the utilization suggests, because requests are answered faster in smaller
+        slots are busy at once less often than the utilization suggests, because requests are answered faster in smaller
         batches. The first requests find free slots and do not wait."""
         places, b, stable = self.load.places, self.balance, np.minimum(use, _STABLE)
         uneven = 1 + float(np.var(self.load.s.output_quantiles))
@@ -175,8 +176,8 @@ class Felt:
         usual, long = (self.load.s.output_len * self.load.s.output_quantiles[round(100 * p)] - 1 for p in (0.5, q))
         half = len(each) // 2  # the length classes on both sides of the median
         own = usual * (each[half - 1 : half + 1].mean(axis=0) if half else each[0])
-        # The median of a sum lies below its mean, by less than the sum of the components' differences, and mostly by
-        # that of the more skewed component.
+        # The median of a sum lies below its mean. The difference is smaller than the sum of the components' differences
+        # of mean and median, and mostly that of the more skewed component.
         wait_s = self.ttft_at(0.5)
         below, shorter = self.ttft - wait_s, self.e2el - self.ttft - own
         squares = np.maximum(below**2 + shorter**2, 1e-18)

@@ -3,11 +3,11 @@ configurations at once, with the same step times but without simulating single r
 
 A fixed batch computes its prompts, then decodes at the mean context length. Sustained loads are handled by lasting.py,
 except closed loops of equal requests, whose users stay synchronized: their requests end and begin together. With n
-requests running, each adds on average input/output prompt tokens to a decode step, so a step takes
+requests running, n / (output tokens) requests end and as many prompts begin per step, so a step takes on average
 
-t(n) = (1 - φ) · decode(n) + φ · decode and prompts together, φ = min(1, n/output · steps of a prompt),
+t(n) = (1 - φ) · decode(n) + φ · decode and prompts together, φ = min(1, n / (output tokens) · steps of a prompt),
 
-and Little's law closes the loop: n = users - waiting users."""
+and by Little's law n = users - waiting users."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -75,8 +75,8 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
     at_once = np.where(
         tokens + s.output_len <= room / np.minimum(batch, s.max_seqs), np.minimum(batch, s.max_seqs), most
     )
-    # Prompts per step: whole ones in version 0, else as many tokens as fill the step.
-    first = np.maximum(np.minimum(at_once, np.floor(room / tokens)), 1.0)
+    first = np.maximum(np.minimum(at_once, np.floor(room / tokens)), 1.0)  # prompts that fit into the cache
+    # Prompts per step: whole ones in version 0 or without chunked prefill, else as many tokens as fill the step.
     per_step = np.where(
         old | ~s.chunked, np.maximum(np.floor(s.batched_tokens / tokens), 1.0) * e.pp, s.batched_tokens * e.pp / tokens
     )
@@ -93,7 +93,7 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
     context = s.input_len + s.output_len / 2
     decode = decode_step_s(e, at_once, at_once * context)
     waves = batch / at_once
-    again = np.maximum(waves - 1, 0.0)  # batches after the first, in which preemption repeats some prompts
+    again = np.maximum(waves - 1, 0.0)  # later batches; after preemptions, they repeat prompts
     total = prompts * waves + decode * (s.output_len - 1) * waves
     total = total + again * prompts * np.where(
         at_once < np.minimum(batch, s.max_seqs), s.output_len / 2 / s.input_len, 0.0
@@ -102,7 +102,7 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
     ends = np.where(per_step >= 1, (steps + 1) / 2, np.minimum(steps, (first + 1) / (2 * per_step) + 0.25))
     way = under_way_s(e, np.minimum(tokens, per_step * tokens), s.input_len, final, s.batched_tokens)
     ttft = (ends - 1) * step + final + way + again / 2 * (prompts + decode * s.output_len)
-    stalled = np.where(old, (steps - 1) / 2 * step, (steps - 1) / 2 * (step - decode))  # by other prompts
+    stalled = np.where(old, (steps - 1) / 2 * step, (steps - 1) / 2 * (step - decode))  # seconds, by other prompts
     smooth = decode + stalled / np.maximum(s.output_len - 1, 1)
     preempted = at_once < np.minimum(batch, s.max_seqs)
     tpot = np.where(preempted, (total - ttft) / np.maximum(s.output_len - 1, 1), smooth)
@@ -152,14 +152,14 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     prompt = alone_s(e, at_once, at_once / tokens * pairs, most, most * context, s.batched_tokens) if meet else 0.0
 
     def steps(n: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Given n running requests, (n,) each: seconds per token, of a step without prompts, and of a step with
-        prompts; share of steps with prompts, prompts per such step, steps per prompt."""
+        """Given n running requests: seconds per token, of a step without prompts, and of a step with prompts; share of
+        steps with prompts; prompts per step with prompts; steps per prompt."""
         free = np.maximum(s.batched_tokens * e.pp - n, 1.0)
         chunks = np.where(s.chunked, np.maximum(tokens / np.minimum(free, s.long_prompt * e.pp), 1.0), 1.0)
         starts = n * e.per_step / np.maximum(s.output_len, 1.0)  # new prompts per step
         group = np.clip(np.floor(free / tokens), 1.0, np.maximum(n, 1.0))
         share = np.minimum(1.0, np.where(tokens <= free, starts / group, starts * chunks))
-        taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # per step with prompts
+        taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts in a step with prompts
         plain = decode_step_s(e, n, n * context) * e.per_step
         plain = plain + waits_s(e, prompt, share, turn) if meet else plain
         mixed = prefill_step_s(

@@ -28,12 +28,12 @@ _LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # duration of a load, in answe
 _OCTAVES, _ROUNDS = 8, {1: 8, 15: 2}
 _FEW = 64  # up to this many configurations, evaluating several rates at once takes hardly longer than one
 _SLOW = 0.02  # requests per second to start from without an estimate
-# Steps of the search, as exponents of RATES_APART. _STEPS: the first; _FAR: they double up to it; _MOST: the last.
+# Step sizes of the search, as exponents of RATES_APART: the first, the one up to which they double, and the last.
 _STEPS, _FAR, _MOST = 8, 64, 192
 _SURE = 2.0  # a limit is clearly broken if this many times the allowed number of requests (plus two) exceed it
 _EASY = 0.75  # a limit is clearly kept if no request exceeds this share of it
 _MOST_FOUND, _MOST_DRAWN = 20_000, 64  # limits on cached results and cached loads
-_IDLE_S = 1e5  # pause between the loads of equal engines, which are simulated on one engine one after another
+_IDLE_S = 1e5  # pause between the loads of a configuration's engines, which are simulated one after another on one
 
 
 def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:

@@ -39,8 +39,8 @@ def memory(
     request_tokens: np.ndarray,
 ) -> CacheMemory:
     """The memory of n configurations. `kv_cache_bytes` > 0 sets the cache size and overrides `utilization`, like vLLM's
-    kv_cache_memory_bytes. `request_tokens`: mean tokens of a request, of which sliding-window layers keep one
-    window."""
+    kv_cache_memory_bytes. `request_tokens`: mean tokens of a request; sliding-window layers cache only the last
+    window of them."""
     mixture = np.maximum(e.topk * e.expert_ffn + e.shared_ffn, np.where(e.dense_layers > 0, e.ffn, 0.0))
     feed = (e.up + 1) * np.where(e.experts > 0, mixture, e.ffn)
     widest = np.maximum(feed, (2 * e.heads + 2 * e.kv_heads) * e.head_dim) + 4 * e.hidden

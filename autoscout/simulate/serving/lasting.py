@@ -5,11 +5,11 @@ requests, so with n running requests and λ requests per second, a token takes
 
 t = decode(n) / (1 − λ c), n = λ · output · t (Little's law)
 
-A prompt waits as in an M/G/1 queue: λ E[S²] / 2 (1 − u) on average, so long prompts count by their square. For a
-decoding request, steps with and without prompts alternate as a two-state Markov chain that begins right after its own
-prompt. Steps with prompts are few, but long, so they are a larger share of the steps of short answers than of long
-ones. In a closed loop every user has one request in progress, so λ is the rate at which the number of requests in
-progress equals the number of users."""
+A prompt waits as in an M/G/1 queue with utilization u and prefill time S: λ E[S²] / 2 (1 − u) on average, so long
+prompts count by their square. For a decoding request, steps with and without prompts alternate as a two-state Markov
+chain that begins right after its own prompt. Steps with prompts are few, but long, so many requests arrive during one.
+Such steps are therefore a larger share of a short answer's steps than of a long one's. In a closed loop every user has
+one request in progress, so λ is the rate at which the number of requests in progress equals the number of users."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -72,7 +72,7 @@ class Load(NamedTuple):
     second; `in_front`: seconds of a request before it reaches the engine."""
 
     s: Setup
-    inputs: Lengths  # prompt tokens to compute
+    inputs: Lengths  # prompt tokens to compute, without the cached ones
     outputs: Lengths
     cached: Array
     context: Array
@@ -87,8 +87,7 @@ class Load(NamedTuple):
 
     @property
     def others(self) -> Array:
-        """Share of the requests that a given user did not send. In a closed loop, each user has one request at a
-        time."""
+        """Share of the requests that may delay a given request: in a closed loop, those of the other users."""
         return np.where(self.closed, np.maximum(self.users - 1, 0.0) / np.maximum(self.users, 1.0), 1.0)
 
     def plain(self, n: Array) -> Array:
@@ -151,7 +150,7 @@ def reading(load: Load, n: Array) -> Reading:
     rest = prompts - whole * chunk
     some = rest > 0
     few = np.clip(mean(rest) / np.maximum(mean(1.0 * some), 1e-9), 1.0, chunk)
-    owner = mean(prompts**2) / mean(prompts)  # mean over all prompt tokens of the length of their prompt
+    owner = mean(prompts**2) / mean(prompts)  # mean prompt length, weighted by tokens
     beside, plain = n * load.context, load.plain(n)
 
     def step(tokens: Array, keys: Array) -> Array:
@@ -282,7 +281,7 @@ def balance(load: Load) -> Balance:
     k, capacity, n = _fullest(load, gaps)
     rate, n, token = _settled(load, k, capacity, n, gaps)
     plain = load.plain(n)
-    waited = _waited(load, k, rate, plain)  # `token` includes this
+    waited = _waited(load, k, rate, plain)  # wait for other engines, which `token` includes
     k = reading(load, _met(load, k, rate, n, gaps * token))
     slower = _slower(load, answering(load, k, rate, token, plain + waited), token)
     rate, n, token = _settled(load, k, capacity, n, gaps * slower)
@@ -360,8 +359,8 @@ def _settled(load: Load, k: Reading, capacity: Array, n: Array, gaps: Array) -> 
 
 
 def _slower(load: Load, answers: Answering, token: Array) -> Array:
-    """(n,) time of an answer relative to the same number of mean steps. The ratio exceeds 1, because more requests run
-    during prefill."""
+    """(n,) time of an answer relative to the same number of mean steps. The ratio exceeds 1, because requests often
+    start while other prompts are computed, so their steps contain prompts more often than the mean step."""
     gaps = load.outputs.tokens - 1
     taken = load.outputs.mean(gaps * answers.token) / np.maximum(load.outputs.mean(gaps) * token, 1e-12)
     return np.where(load.s.output_len > 1, np.maximum(taken, 1.0), 1.0)

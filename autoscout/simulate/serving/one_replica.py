@@ -19,11 +19,10 @@ from autoscout.simulate.serving.step_times import StepTimes
 from kb.records import Traffic
 
 _MOST_KEPT = 128  # limit on the cached keys of _RUNS
-_OF_LOAD = (
+_OF_LOAD = (  # fields of Setup that describe the load
     "replicas", "batch", "concurrency", "rate", "input_len", "output_len", "requests", "length_spread", "shared_prefix",
     "front_end_s", "request_s",
 )  # fmt: skip
-
 
 # Cache of runs, by all inputs except the limits in RoomUsed (cache capacity, concurrent requests, tokens per step).
 _RUNS: dict[Hashable, list[tuple[EngineLimits, EngineRun]]] = {}

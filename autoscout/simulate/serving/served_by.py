@@ -102,7 +102,7 @@ class Launches(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class EngineKernels(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The engine's own kernels. `experts`, `mxfp4`: speed of expert kernels, and of MXFP4 expert kernels, relative to
-    vLLM's Triton kernel; `sinks`: fast attention with sinks on every device; `expert_width`: on devices without 8-bit
+    vLLM's Triton kernel; `sinks`: attention sinks slow prefill on no device; `expert_width`: on devices without 8-bit
     products, 4-bit experts are padded to a multiple of this width (0: to the usual one); `latent_token_us`: additional
     time of latent attention in a decode step, per layer; `serial_keys`: one block of threads reads all keys of a query
     head (see `reads_key_us` of the device); `shared_fused`: a shared expert as wide as the routed experts is computed
@@ -139,8 +139,8 @@ class FrontEnd(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class Doubt(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Additional log errors of the engine's predictions: by metric under a sustained load (plus `arrivals` for every
-    metric), for fixed `batches`, for those of an engine that a row leaves `unnamed`, for experts in `mxfp4`, and for
-    models with latent attention."""
+    metric), for fixed `batches` (plus `unnamed` if a row names no engine), for experts in `mxfp4`, and for models with
+    latent attention (`latents`)."""
 
     ttft: float
     tpot: float
@@ -248,7 +248,7 @@ def version_of(framework: str, version: str) -> Version | None:
 
 
 def strange_releases(columns: Mapping[str, Any], n: int) -> np.ndarray:
-    """(n,) "" or a sentence that the stated release is unknown, and which one is assumed instead."""
+    """(n,) a sentence that the stated release is unknown, and which release is assumed instead; or ""."""
     pairs = [np.asarray(columns.get(name, ""), dtype=str) for name in ("framework", "version")]
     if all(each.size == 1 for each in pairs):
         return np.full(n, _strange(*(str(each.reshape(-1)[0]) for each in pairs)), dtype=object)

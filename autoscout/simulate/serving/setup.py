@@ -131,7 +131,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     context = number("context", 4096)
     usual = engines.defaults(device, known, offline, context, e.tp, of_harmony=number("sinks", 0) > 0)
     chunked = switches(columns, "chunked_prefill", usual.chunked, n)
-    ran = "version" in columns  # rows of tables ran successfully, so the prompts fit into the step budget
+    ran = "version" in columns  # as in tables, whose rows ran, so their prompts fit into the step budget
     longest = load["input_len"] * (1 + load["length_spread"]) + load["concurrency"] / number("dp", 1)
     held = np.where(ran & ~chunked, np.maximum(usual.batched_tokens, np.ceil(longest)), usual.batched_tokens)
     batched = number("max_num_batched_tokens", held)

@@ -28,7 +28,6 @@ from kb.records import Traffic
 # Largest number of configurations to simulate event by event: under a sustained load, and as fixed batches (half a
 # millisecond each). Larger sets use the fluid model.
 EXACT, EXACT_BATCHES = 32, 4000
-
 _LABELS = ("row", "source", "model", "why_not")  # columns without effect on times
 _UNPRICED = frozenset({"cudagraph_mode", "kv_offload"})  # knobs without effect on predictions
 
@@ -39,13 +38,14 @@ _SIMULATED: dict[Any, dict[str, float]] = {}  # cache: metrics of simulated runs
 _MOST_SIMULATED = 20_000  # limit of this cache
 _AVERAGES: dict[Any, dict[str, np.ndarray]] = {}  # cache of the fluid model's last results
 
-# _QUEUED: metrics that include queueing. _SPEED: the metric whose error causes the error of the queueing.
+# _QUEUED: metrics that include queueing. _SPEED: the metric whose error is taken as that of the engine's speed, which
+# causes the error of the queueing. _OF_ARRIVALS: metrics that are limited by the arrival rate of an open load.
 _QUEUED, _SPEED = ("ttft", "e2el"), "output_tokens_per_s"
 _OF_ARRIVALS = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", PER_DEVICE, PER_DOLLAR)
 OTHERS = 0.3  # share of the mean correction that applies to frameworks and devices without measured rows
 # Error of the number of devices. The number is exact, but weighting by inverse error requires an error above 0.
 _COUNTED = 1e-3
-_PRIOR_ROWS = 2.0  # measured rows that the prior (no correction) counts as
+_PRIOR_ROWS = 2.0  # measured rows that the prior correction of `_level` counts as
 
 
 class ServingSimulator:
@@ -58,7 +58,7 @@ class ServingSimulator:
         # Hash of framework and device (encode.software_of), None for all rows → (correction log(measured / predicted),
         # remaining error)
         self.levels: dict[float | None, tuple[float, float]] = {}
-        # (framework, values of unstated columns) → log likelihood
+        # (framework, values of unstated columns) → log likelihood of the measured rows
         self.unsaid: dict[tuple[str, unsaid.Choice], float] = {}
 
     def applies(self, columns: Columns) -> str:

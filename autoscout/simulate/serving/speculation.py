@@ -28,12 +28,12 @@ METHODS = (*COSTS, "draft_model")
 
 
 class Speculation(NamedTuple):
-    """Speculation of n configurations, (n,) each. `guesses`: per step, 0 where a configuration does not speculate."""
+    """Speculation of n configurations, (n,) each. `guesses`: draft tokens per step; 0 without speculation."""
 
     guesses: Array
-    tokens: Array  # expected number per step
+    tokens: Array  # expected tokens that a step yields
     layers: Array  # layers computed per guess
-    heads: Array
+    heads: Array  # products with the vocabulary per guess
 
 
 def speculation(columns: Mapping[str, Any], n: int) -> Speculation:

@@ -117,7 +117,7 @@ class StepTimes:
         return self.whole(on_device + self.others, seqs, self.eager or each > self.graph_decodes) / self.per_step
 
     def context(self, seqs: int) -> float:
-        """Seconds per token of context, summed over all sequences."""
+        """Seconds that each token of context adds to a decode step with `seqs` sequences."""
         m = min(max(seqs, 1), self.pp)
         return self.per_context[math.ceil(seqs / m)] / m
 

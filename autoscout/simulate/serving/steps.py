@@ -29,7 +29,6 @@ _OF_LATENTS = 3.0  # additional kernels of latent attention: two norms and a con
 def linear_s(e: EngineShapes, tokens: Array) -> np.ndarray:
     """Seconds of all layers' matrix products, elementwise kernels and experts for `tokens` new tokens."""
     c, q = e.device, e.heads * e.head_dim
-
     many = np.asarray(tokens) > _AT_ONCE
     most = e.weight_bytes, e.speed * np.where(many, e.lasting, 1.0), e.blocks
 
@@ -154,7 +153,7 @@ def together_s(e: EngineShapes, on_device: Array, on_host: Array, one_by_one: Ar
 
 
 def micro_batches(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """Number of micro batches that a step with `seqs` sequences is divided into: one per pipeline stage."""
+    """Number of micro batches of a step with `seqs` sequences: one per pipeline stage, but no more than sequences."""
     return np.clip(seqs, 1.0, e.pp)
 
 
@@ -178,7 +177,7 @@ def beyond_graphs(e: EngineShapes, seqs: Array) -> np.ndarray:
 
 
 def guessing_s(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """Seconds to compute a step's draft tokens one after another. The attention of their few layers is neglected."""
+    """Seconds to compute a step's draft tokens one after another. Attention in the few draft layers is neglected."""
     layer = (linear_s(e, seqs) + communication_s(e, seqs)) / e.layers
     return e.guesses * (e.guess_layers * layer + e.guess_heads * logits_s(e, seqs))
 

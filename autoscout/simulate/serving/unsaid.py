@@ -1,8 +1,8 @@
 """Predicts rows that do not state the engine's release, or that have 8-bit weights but do not state the KV cache's
-format. They are a mixture over the possibilities: the releases of the engine's record, weighted by the number of
-releases in the last two years (`recent`), and the cache formats. A cache format is weighted by the share (`cache`) of
-published weights that include scales for an 8-bit cache, because engines use such a cache if scales are present.
-Measured rows of the engine update these weights."""
+format. The prediction is a mixture over the possibilities: the releases in the engine's record, each weighted by the
+number of releases of the last two years that it stands for (`recent`), and the cache formats. An 8-bit cache is
+weighted by the share (`cache`) of published weights that include scales for it, because engines use such a cache if
+scales are present. Measured rows of the engine update these weights."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,8 +13,7 @@ from autoscout.simulate.member import Prediction
 from autoscout.simulate.serving.served_by import NEWEST, family, version_of
 
 Array = np.ndarray
-# the measured rows of an engine count as at most this many independent rows, because their errors are correlated;
-# assumed
+# Assumed: an engine's measured rows count as at most this many independent rows, because their errors are correlated.
 TELLING = 3.0
 Choice = tuple[tuple[str, str], ...]  # (column, value that fills it) …
 
