@@ -162,8 +162,8 @@ def _best(
     short: Sequence[Measurement] = (),
 ) -> Recommendation:
     """The recommendation from measurements. `recipes`: the default, then further expert recipes; `rows`: measurements
-    with the same context; `tried`: number of measured configurations; `left`: probability that a configuration at least
-    1 % better was not found; `short`: runs that were ended early, which are only used for the worst configuration."""
+    with the same context; `tried`: number of measured configurations; `left`: probability that an untried configuration
+    is at least 1 % better; `short`: runs that were ended early, which are only used for the worst configuration."""
     groups: dict[str, list[Measurement]] = {}
     for _, m in rows:
         groups.setdefault(m.configuration.id, []).append(m)

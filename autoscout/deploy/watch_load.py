@@ -33,8 +33,8 @@ class WinnerWatch:
         self._usual: dict[str, float] = {}
 
     def _if_changed(self, found: StillRight) -> StillRight | None:
-        """Returns the answer if it is the first one or differs from the last, else None. The values on which it is
-        based become the usual ones."""
+        """Returns the answer if it is the first one or differs from the last, else None. Afterwards, further changes
+        are detected relative to the present values, or to the tuned-for values if none has left its band."""
         band = math.expm1(self._band)
         moved = any(abs(c.now - c.then) > band * c.then for c in found.changes)
         self._usual = {c.name: c.now if moved else c.then for c in found.changes}

@@ -22,7 +22,7 @@ from kb import journal as journals
 from kb import store
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
-MOVED = 0.2  # if the load's rate or mean lengths change by more than this share, the best one is predicted anew
+MOVED = 0.2  # if the load's rate or mean lengths change by more than this share, the best configuration is predicted
 _BETTER = 0.03  # smallest predicted gain with which another configuration is recommended
 SLOWER = 0.05  # a winner is probably not right if the interval of its relative slowdown lies entirely above this
 STEP = "step_time_s"
@@ -32,7 +32,8 @@ Kind = Literal["still right", "probably not", "not known"]
 
 
 class Winner(msgspec.Struct, frozen=True, kw_only=True):
-    """A session's winner. `measured`: its successful runs; `spent_s`: wall time of all experiments of the session."""
+    """A session's best configuration. `measured`: its successful runs; `spent_s`: wall time of the session's
+    experiments."""
 
     job: Job
     name: str
@@ -42,7 +43,7 @@ class Winner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
-    """A value when the winner was tuned (`then`) and `now`."""
+    """A property of the load, or the step time: when the winner was tuned (`then`), and `now`."""
 
     name: str
     then: float

@@ -162,8 +162,8 @@ def _fit_attention(found: dict[str, Any], rows: list[Any]) -> tuple[dict[str, An
 
 
 def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
-    """The record's constants of the links inside a node: latencies from the smallest message and bus bandwidths from
-    the largest, counting the bytes that each rank must move."""
+    """The record's constants of the links inside a node: latencies from the smallest message, and bus bandwidths (bytes
+    that each rank must move, per second) from the largest."""
     worlds = sorted({world for _, world, _, _ in rows}) or [2]
     passes = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
@@ -184,7 +184,7 @@ def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
 
     kind = "gloo" if cpu else "NVLink" if curve("all_reduce", worlds)["bus_gb_s"][0] > 60 else "PCIe"
     curves = {name: curve(name, worlds) for name in passes} | {"send": curve("send", [2])}
-    here = {"peers": True, "ring_gb_s": 0.0}  # the curves apply unchanged
+    here = {"peers": True, "ring_gb_s": 0.0}  # with these values, the curves are used unchanged
     return {"kind": kind, "ranks": worlds, **curves, "inside_us": [0.0] * len(worlds), **here}
 
 

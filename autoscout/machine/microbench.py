@@ -166,7 +166,7 @@ def collectives(leash):
             break
         with tempfile.TemporaryDirectory() as folder:
             me = [sys.executable, leash, str(os.getpid()), sys.executable, os.path.abspath(__file__), KIND, sys.argv[2]]
-            with open(os.path.join(folder, "output"), "w+b") as output:  # a file, as NCCL may fill a pipe
+            with open(os.path.join(folder, "output"), "w+b") as output:  # a file: NCCL's messages could fill a pipe
                 ranks = [
                     subprocess.Popen(
                         [*me, leash, str(rank), str(world), folder], stdout=output if rank == 0 else sys.stderr

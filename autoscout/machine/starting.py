@@ -131,7 +131,7 @@ def _preset(word: str) -> str:
 def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
     """(words of a command given as one argument, the environment variables it sets). Errors: AutoscoutError (exit 2) if
     it is not a command."""
-    with contextlib.suppress(AutoscoutError):  # an unknown first word is an error here
+    with contextlib.suppress(AutoscoutError):  # `launch_in` raises if the first word is unknown
         return launch_in(line, "the line")[:2]
     words = split(line, f"{door.shown(line)} is not a shell command line")
     if len(words) > 1 or (words and shutil.which(words[0])):
@@ -226,7 +226,7 @@ def _as_a_whole(
         return made, notes
     path = str(script.path.resolve())
     shown = {gpu for value in _SHOWS.findall(script.path.read_text(errors="replace")) for gpu in named(value)}
-    if shown and "CUDA_VISIBLE_DEVICES" not in begins.environment:  # the GPUs that any of the script's commands names
+    if shown and "CUDA_VISIBLE_DEVICES" not in begins.environment:  # all GPUs that the script's commands name
         environment = {**begins.environment, "CUDA_VISIBLE_DEVICES": ",".join(sorted(shown, key=int))}
         begins = msgspec.structs.replace(begins, environment=environment)
     name = os.path.relpath(path, begins.place)
@@ -322,7 +322,7 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _other_engines(line: Line) -> list[str]:
-    """Notes on other targets that could tune the command."""
+    """Notes on targets that could also tune the command, but that the user must name with --target."""
     found = []
     for name in names():
         with contextlib.suppress(AutoscoutError):

@@ -90,7 +90,7 @@ def priced(
     if more := _of_the_busiest(ranks, plain, on):
         made = [_with(stage, more) for stage in made]
     inner = made[1:-1] or made[:1]
-    # Index of the stage that the second inner trace is of; without such a trace, index of the last stage.
+    # Index of the stage of the second inner trace; without a second inner trace, index of the last stage.
     others = int(plain[2].rank * pp // _world(knobs)) if len(inner) > 1 else pp - 1
     along = [made[0], *inner[:1] * (others - 1), *inner[-1:] * (pp - 1 - others), made[-1]] if pp > 1 else [made[-1]]
     overlapped = bool(knobs.get("overlap_p2p")) and int(knobs.get("vpp", 1)) > 1
@@ -129,7 +129,7 @@ def _stage(rank: Rank, on: Setting, timed: Timed | None) -> PricedStage:
     chunks = rank.chunks or [Chunk(rank.kernels, rank.collectives)]
     traced = max(rank.micro_batches_traced, 1)
     vpp = int(on.knobs.get("vpp", 1))
-    if len(chunks) < vpp:  # composed.py merged the chunks
+    if len(chunks) < vpp:  # the trace does not separate the chunks: they share it equally
         chunks, traced = chunks * vpp, traced * vpp
     passes = [[_pass(chunk, phase, traced, on) for chunk in chunks] for phase in _PASSES]
     if timed:
@@ -317,7 +317,7 @@ def _collective(c: list, on: Setting) -> float:
     links = Topology(hw, np.array(float(hw.per_node)), np.array(hw.network.node_gb_s))
     tp, cp = int(knobs.get("tp", 1)), int(knobs.get("cp", 1))
     stage = max(1, tp * cp * int(knobs.get("dp", 1)))
-    etp = int(knobs.get("etp", tp))  # experts have a parallel layout of their own within a stage
+    etp = int(knobs.get("etp", tp))  # within a stage, experts are split differently from other layers
     experts = {"etp": 1, "ep": etp, "tp+ep": 1, "expert dp": etp * int(knobs.get("ep", 1))}
     strides = {"tp": 1, "cp": tp, "dp+cp": tp, "pp": stage, **experts}
     n, stride = np.array(float(ranks)), np.array(float(strides.get(group, tp * cp)))

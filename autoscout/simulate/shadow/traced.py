@@ -24,8 +24,8 @@ Verdict = Literal["starts", "refused", "untraceable", "timeout"]
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes allocated in one training step: peak of the forward and backward passes, peak of the optimizer step, and
-    what is `left` after it."""
+    """Bytes allocated in one training step: peak during the forward and backward passes, peak during the optimizer
+    step, and bytes still allocated (`left`) after it."""
 
     forward_backward: int
     optimizer: int
@@ -101,12 +101,12 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shadow(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a configuration. `ranks`: traces, starting with that of the highest peak. `allocated`, `reserved`:
-    GiB of the highest peak; `low`, `high`: 90 % interval of `allocated`; `imbalanced`: the peak at OUT_OF_BALANCE, for
-    models with experts; `beside`: additional GiB of the driver and the communicators; `device_gib`: memory of the
-    smallest device; `oom_probability`: probability that the peak plus `beside` exceeds `device_gib`. `step_s`:
-    predicted seconds of a step, if the device is known; `parts`: components of `step_s` (pricing.py). `timed`: ranks
-    that ran on a real device, with measured seconds."""
+    """The result of tracing a configuration. `ranks`: traces, starting with that of the highest peak. `allocated`,
+    `reserved`: GiB of the highest peak; `low`, `high`: 90 % interval of `allocated`; `imbalanced`: the peak at
+    OUT_OF_BALANCE, for models with experts; `beside`: additional GiB of the driver and the communicators; `device_gib`:
+    memory of the smallest device; `oom_probability`: probability that the peak plus `beside` exceeds `device_gib`.
+    `step_s`: predicted seconds of a step, if the device is known; `parts`: components of `step_s` (pricing.py).
+    `timed`: ranks that ran on a real device, with measured seconds."""
 
     job: str
     name: str

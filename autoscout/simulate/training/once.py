@@ -26,9 +26,9 @@ HOST_BYTES, HOST_GB_S, CROSSING_BYTES = 30.0, 120.0, 6.0
 
 class Exchange(NamedTuple):
     """Seconds of communication between replicas, (n,) each. `whole`: total; `gradients`: the part that the backward
-    pass can hide; `weights`: the part that half of a backward pass can hide. `gain`: seconds saved per hidden second,
-    below 1 because communication takes multiprocessors from the layers. `each`: communication after every micro batch
-    but the last."""
+    pass can hide; `weights`: the part that a forward pass (half as long) can hide. `gain`: seconds saved per hidden
+    second, below 1 because communication takes multiprocessors from the layers. `each`: communication after every micro
+    batch but the last."""
 
     whole: Array
     gradients: Array
@@ -67,7 +67,7 @@ def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchang
         among = expert_group, expert_stride, channels
         reduce = reduce + _in_buckets(links, sparse, sent_in, among, x.distopt > 0)
         gather = gather + links.all_gather(x.gathered_bytes * expert, *among)
-    in_layers = x.zero == 3  # layer by layer, see stage.py
+    in_layers = x.zero == 3  # ZeRO-3 communicates layer by layer, see stage.py
     reduce = np.where(in_layers, 0.0, reduce)
     gather = np.where(sharded & ~in_layers, gather, 0.0)
     tied = np.where(

@@ -36,7 +36,7 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
     bare = layers * layer.bare_forward + back * (gathers * layer.bare_forward + layer.bare_backward)
     compute, tp = _overlap_tp(hw, x, compute, tp - bare)
     tp = tp + bare
-    # In a ring, attention on one block of keys hides the transfer of the next block.
+    # In ring attention, computing with one block of keys hides the transfer of the next block.
     sent = layers * layer.cp + back * layer.cp_backward
     whole = sent + back * again * layer.cp
     cp = np.where(x.cp_comm > 0, whole, np.maximum(whole - 0.5 * (layers + 2 * back) * layer.core, 0.2 * sent))
@@ -80,9 +80,9 @@ def gradients_apart(hw: Hardware, x: Inputs, layers: Array) -> Array:
 
 
 def waiting(hw: Hardware, issue: Array, busy: Array) -> Array:
-    """Seconds per pass of a layer that a device waits because the host needs longer (`issue`) to launch it than the
-    device to compute it (`busy`). The head start that the host gains during the output layer is neglected, because it
-    is used up within one micro batch. A CPU launches and computes sequentially."""
+    """Seconds per pass of a layer that a device waits because the host needs longer (`issue`) to launch the layer than
+    the device to compute it (`busy`). The head start that the host gains during the output layer is neglected, because
+    it is used up within one micro batch. A CPU launches and computes sequentially."""
     return issue + 0 * busy if hw.cores else np.maximum(issue - busy, 0)
 
 
