@@ -43,9 +43,9 @@ class KnobChange(msgspec.Struct, frozen=True):
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
-    """The user's present launch, for a gain that is stated over an expert recipe because the recipe was better than
-    this launch. `ratio`: cost of the present launch / cost of the best; `in_turns`: whether the two were measured
-    alternately in rounds."""
+    """The user's present launch, shown if the gain is stated over an expert recipe because that recipe was better.
+    `ratio`: cost of the present launch / cost of the best; `in_turns`: whether the two were measured alternately in
+    rounds."""
 
     measured: MeasuredConfiguration
     ratio: float
@@ -126,15 +126,15 @@ def best_of_job(kb: Path, job: Job) -> Recommendation:
     for _, m in rows:
         if m.configuration == default:
             reference.judge(m)
-    # Runs of sessions without losses (those of a Study) cannot be checked for equivalence again.
+    # Sessions that recorded no losses (those of a Study) cannot be checked for equivalence again.
     with_losses = {session for session, m in rows if m.losses}
     rows = [(session, reference.rejudge(m) if session in with_losses else m) for session, m in rows]
     return _best(job, space.recipes, rows, confirmed, tried)
 
 
 def _of_context(rows: list[tuple[str, Measurement]], context: str) -> list[tuple[str, Measurement]]:
-    """Rows with this context, so that they are comparable. The final rounds have a different context from the search if
-    they train exactly like the user's launch."""
+    """The rows with this context (hash of job, hardware and versions), which are comparable. The final rounds have a
+    different context from the search if they train exactly like the user's launch."""
     return [(session, m) for session, m in rows if m.context == context]
 
 
@@ -235,7 +235,7 @@ def _best(
 
 
 def _disturbed(measured: list[Measurement]) -> str:
-    """A sentence if other load on the machine disturbed the median run, else ""."""
+    """A sentence if other processes took much of the CPU time (median over the runs), else ""."""
     shares = [m.conditions["foreign_cpu_share"] for m in measured if "foreign_cpu_share" in m.conditions]
     share = statistics.median(shares) if shares else 0.0
     if share < BUSY:

@@ -81,7 +81,7 @@ class ServerWatch(WinnerWatch):
         return self._look(self.moved.since, reading, at) if alarm else None
 
     def _look(self, since: int, reading: MetricsReading, at: float) -> StillRight | None:
-        """Compares all windows except the first `since`; None also if too few requests have been answered in them."""
+        """Compares the load after the first `since` windows; None also if too few requests have been answered since."""
         windows = self.moved.seen - since if self.moved else 0
         began, start = self._ends[-min(windows + 1, len(self._ends))]
         if answered(start, reading) < FEWEST:

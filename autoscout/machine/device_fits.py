@@ -104,7 +104,7 @@ def likest(facts: dict[str, Any]) -> str:
     preferred, then those with a smaller `doubt`."""
     known = shipped_contents()
     stem = stem_of(facts["name"])
-    while stem and stem not in known:  # a record of an earlier calibration refers to a shipped one
+    while stem and stem not in known:  # the record of an earlier calibration names a shipped one in `like`
         stem = contents()[stem].get("like", "")
     if stem:
         return stem

@@ -13,8 +13,7 @@ from kb.records import Value
 GIB = 2.0**30  # bytes
 KINDS = ("weights", "gradients", "optimizer", "activations", "buffers", "temporary")
 # Standard deviations of log(measured / traced) peak memory: of dense recipes (docs/lab/shadow.md), and of recipes with
-# experts. The latter also serves as a cautious value for cases without measurements (8-bit products, context
-# parallelism).
+# experts. The latter also serves as a cautious value for cases without measurements (8-bit GEMMs, context parallelism).
 ERROR, DOUBTED_ERROR = 0.003, 0.03
 # Tokens of the busiest rank's experts relative to the mean: after routing has settled, and in the first steps.
 # ROUTING_SPREAD: standard deviation of the settled value, for the probability of running out of memory.
@@ -33,7 +32,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """One of several chunks of a stage, with the same fields as Rank."""
+    """One of several chunks (virtual stages) of a pipeline stage, with fields as in Rank."""
 
     kernels: list[list]
     collectives: list[list]

@@ -40,8 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "mbs": 1.0,
     "sp": 0.0,
     "per_node": np.nan,  # devices per node; NaN: as in the hardware file
-    # activation recomputation: none, selective or full; `recomputed`: share of the layers' work that is repeated, if
-    # stated
+    # activation recomputation: none, selective or full; `recomputed`: stated share of the layers' work that is repeated
     "ar": "none",
     "ar_method": "uniform",
     "ar_layers": 1.0,
@@ -72,12 +71,12 @@ DEFAULTS: dict[str, Any] = {
     "cp_channels": np.nan,
     "tp_comm_overlap": 0.0,
     "tp_comm": 16.0,
-    "tp_comm_dgrad": 0.0,  # 1: products overlap with the scatter of input gradients (tp_comm_overlap_rs_dgrad)
+    "tp_comm_dgrad": 0.0,  # 1: GEMMs overlap with the scatter of input gradients (tp_comm_overlap_rs_dgrad)
     "overlap_p2p": 0.0,
     "drained": np.nan,  # pipeline drains after this many rounds of pp micro batches; NaN: once per step
     "dispatcher": "alltoall",
     "cp_comm": "p2p",
-    "fp8_attention": 0.0,  # 1: context parallel attention sends 8-bit values; its kernels are priced as 16-bit kernels
+    "fp8_attention": 0.0,  # 1: context parallel attention sends 8-bit values; its kernels are timed as 16-bit kernels
     "overlap_experts": 0.0,
     "delay_wgrad": 0.0,
     # the software
@@ -98,9 +97,9 @@ DEFAULTS: dict[str, Any] = {
     "split_loss": 1.0,  # 1: logits are split over tp; 0: whole rows of logits, under autocast
     "ce_fusion": np.nan,  # loss: 1: Transformer Engine's in-place kernel; 0: plain operators; NaN: unknown
     "lora": 0.0,  # 1: LoRA; 2: QLoRA (frozen weights in 4 bits); 0: full training
-    "adapters": 0.0,  # 0: adapters on queries and values; 1: on every product
+    "adapters": 0.0,  # 0: adapters on queries and values; 1: on every linear layer
     "lora_rank": 16.0,  # the rank of MLPerf's llama2_70b_lora
-    "adapter_width": np.nan,  # summed widths of inputs and outputs of products with adapters; NaN: those of attention
+    "adapter_width": np.nan,  # summed input and output widths of linear layers with adapters; NaN: those of attention
     "frozen_layers": 0.0,  # number of leading layers that are frozen, with the embedding; 0: all layers are trained
     # packing: 1 if a sequence contains several samples; packed_share: sequences per sample; packed_context: mean length
     # of a sample, weighted by tokens
@@ -163,7 +162,7 @@ MODULES = {
 }
 _NONE_NAMED = 1 << len(MODULES)  # bit for rows that list no modules
 METHOD = {"uniform": 0.0, "block": 1.0}  # recomputation methods as numbers
-# Communication of context parallel attention. 1: heads are exchanged; 0: priced as a ring.
+# Communication of context parallel attention. 1: heads are exchanged; 0: timed as a ring.
 CP_COMM = {"a2a": 1.0, **dict.fromkeys(("p2p", "all_gather", "a2a2+p2p", "a2a4+p2p", "a2a8+p2p"), 0.0)}
 FSDP = {"none": 0.0, "optim": 1.0, "optim_grads": 2.0, "optim_grads_params": 3.0}  # equivalent ZeRO stages
 MOMENTS = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0}  # bytes per parameter of each of Adam's two moments

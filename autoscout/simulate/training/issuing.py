@@ -9,9 +9,9 @@ from autoscout.simulate.training import ring_attention as ring
 from autoscout.simulate.training.inputs import Inputs
 
 Array = np.ndarray
-# Operators of a layer's two adapters per pass, separate and fused: dropout, two products, scaling and adding for each.
-# (In the backward pass, the adapters' weight gradients replace those of the four frozen products.) ADAPTED_SENT:
-# additional collectives with tensor parallelism, two for the adapters' inner values and one for an output.
+# Operators of a layer's two adapters per pass, separate and fused: dropout, two GEMMs, scaling and adding for each. (In
+# the backward pass, the adapters' weight gradients replace those of the four frozen GEMMs.) ADAPTED_SENT: additional
+# collectives with tensor parallelism, two for the adapters' inner values and one for an output.
 ADAPTED, ADAPTED_SENT = (10.0, 6.0), 3.0
 
 

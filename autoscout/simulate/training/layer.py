@@ -30,7 +30,7 @@ FROZEN_CAST = {"fp8": 3.0, "fp4": 4.5}
 FUSED_CAST = {"fp8": 0.0, "fp4": 2.5}
 # With sequence parallelism, a rank quantizes its own tokens before the all-gather (Transformer Engine's
 # layernorm_linear.py, grad_output_preprocess), so fewer bytes are sent (GATHERED, relative to 16 bits). Before
-# Blackwell, 8-bit products support only one operand layout, so weight gradients need a transposed copy of the gathered
+# Blackwell, 8-bit GEMMs support only one operand layout, so weight gradients need a transposed copy of the gathered
 # values (TURNED bytes per value).
 GATHERED = {"fp8": 0.5, "fp4": 4.5 / 16}
 TURNED = 2.0
@@ -66,7 +66,7 @@ class Times(NamedTuple):
     up: Array
     tp_forward: Array
     tp_backward: Array
-    # Seconds of tp_forward and tp_backward that cannot overlap with a matrix product.
+    # Seconds of tp_forward and tp_backward that cannot overlap with a GEMM.
     bare_forward: Array
     bare_backward: Array
     cp: Array
@@ -257,7 +257,7 @@ def _feed_forward(
     """(compute seconds, seconds of the forward pass that block recomputation repeats, seconds of expert communication
     per pass, operators in addition to a dense layer's), each averaged over layers with and without experts."""
     wide = np.where(x.gated > 0, 2.0, 1.0)
-    # The fused activation quantizes its output for the next product; backward, its gradient for the previous product.
+    # The fused activation quantizes its output for the next GEMM; backward, its gradient for the previous GEMM.
     dense = _linear(hw, x, tokens, wide * x.ffn / x.tp, x.hidden, fusible="dy", gathered="x")
     dense = dense + _linear(hw, x, tokens, x.hidden, x.ffn / x.tp, fusible="x", gathered="dy")
     if not np.any(x.experts):
@@ -302,10 +302,10 @@ def _feed_forward(
 
 
 def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Array]:
-    """((n,) seconds forward, (n,) backward) of a layer's adapters: two thin, memory-bound products each, as in NeMo.
-    Dropout reads the input and writes it with a mask, a product reads it, and the output is written, scaled and added
-    to the frozen product's output. The backward pass moves as much and sums two gradients. If fused
-    (TEFusedLoRALinear), products scale and accumulate, one of two inputs has 8 bits, a mask one bit per value."""
+    """((n,) seconds forward, (n,) backward) of a layer's adapters: two thin, memory-bound GEMMs each, as in NeMo.
+    Dropout reads the input and writes it with a mask, a GEMM reads it, and the output is written, scaled and added to
+    the frozen GEMM's output. The backward pass moves as much and sums two gradients. If fused (TEFusedLoRALinear),
+    GEMMs scale and accumulate, one of two inputs has 8 bits, a mask one bit per value."""
     if not np.any(x.lora > 0):
         return np.zeros(1), np.zeros(1)
     half = 0.5 * tokens * adapter_width(x) / x.tp * b  # bytes of inputs; outputs are about as large
@@ -393,7 +393,7 @@ def _tensor_parallel(
     reduced = topology.all_reduce(size, x.tp, one)
     gathered = topology.all_gather(GATHERED.get(x.dtype, 1.0) * size, x.tp, one)
     scattered = topology.reduce_scatter(size, x.tp, one)
-    # The backward pass gathers inputs again for weight gradients, hidden by the products for input gradients.
+    # The backward pass gathers inputs again for weight gradients, hidden by the GEMMs of input gradients.
     seconds = blocks * (np.where(x.sp > 0, gathered + scattered, reduced) + topology.late(x.tp))
     split = (x.lora > 0) & (x.sp > 0) & (x.tp > 1)
     if not np.any(split):

@@ -61,7 +61,7 @@ class Memory:
     def __init__(self, device: str = "") -> None:
         self.device = device
         self.margin = 0.0  # log of the factor on predicted peaks that `fit` learns
-        self.squares, self.told = 0.0, 0  # sum and number of squared residuals after the correction
+        self.squares, self.told = 0.0, 0  # sum and number of squared log residuals after the correction by `margin`
         self.software: dict[str, float] = {}  # log likelihood of each software profile, given the job's measurements
 
     @classmethod

@@ -55,7 +55,7 @@ def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchang
     sharded = (x.distopt > 0) | (x.zero == 1) | (x.zero == 2)
     bucket = np.where(x.overlap_grad > 0, x.ddp_bucket * MIB * x.grad_bytes / 4, np.inf)
     bucket = np.where(np.isnan(x.reduce_elements), bucket, np.maximum(x.reduce_elements, 1) * x.grad_bytes)
-    # On a CPU, latency is the wait for a time slice, and all of Megatron's buckets wait concurrently.
+    # On a CPU, latency is the wait for a time slice, and Megatron's buckets wait concurrently, so they count as one.
     sent_in = np.where((hw.cores > 0) & np.isnan(x.reduce_elements), np.inf, bucket)
     channels = np.nan_to_num(x.dp_channels, nan=np.inf)
     reduce = _in_buckets(links, x.grad_bytes * dense, sent_in, (group, stride, channels), x.distopt > 0)

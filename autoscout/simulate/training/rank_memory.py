@@ -22,7 +22,7 @@ from autoscout.simulate.training.stage import recomputed
 Array = np.ndarray
 GIB = 2.0**30  # bytes
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "process", "engine")
-PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes kept per input of a product; in 4 bits including a scale per 16 values
+PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes kept per input of a linear layer; in 4 bits with a scale per 16 values
 UNFUSED_NORM = 4.0  # additional bytes per element that an unfused norm keeps: an fp32 copy
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
 # Bytes per logit with Transformer Engine's fused loss, from 11 measured peaks on an H100
@@ -33,13 +33,13 @@ FUSED_LOGITS = 6.0
 WHOLE_LOGITS = 18.0
 # Bytes kept per element by layers with adapters in plain PyTorch, counted from litgpt's code. NORM: input of a norm
 # (RMSNorm keeps an fp32 copy, LayerNorm the input); HEADS: a head's queries, keys, values and outputs; INNER:
-# feed-forward tensors with and without a gate; ADAPTED: input of a product with an adapter (a copy after dropout, and
-# its mask).
+# feed-forward tensors with and without a gate; ADAPTED: input of a linear layer with an adapter (a copy after dropout,
+# and its mask).
 NORM, HEADS, INNER, ADAPTED = (4.0, 2.0), 8.0, (6.0, 2.0), 3.0
 # Constants of such layers that litgpt's code does not determine. EAGER_LOGITS: bytes per logit; EAGER_STREAM:
-# additional bytes per element of the residual stream; QUANTISED_INPUT: bytes per input of a 4-bit product; QUANTISED:
-# bytes per 4-bit parameter. Fitted to litgpt's 38 LoRA and QLoRA rows (tests/tools/fit_adapters.py), with an error of
-# 2.3 % on left-out models.
+# additional bytes per element of the residual stream; QUANTISED_INPUT: bytes per input of a 4-bit linear layer;
+# QUANTISED: bytes per 4-bit parameter. Fitted to litgpt's 38 LoRA and QLoRA rows (tests/tools/fit_adapters.py), with an
+# error of 2.3 % on left-out models.
 EAGER_LOGITS, EAGER_STREAM, QUANTISED_INPUT, QUANTISED = 11.3, 3.8, 2.72, 0.76
 
 
@@ -205,7 +205,7 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -
     """((n,) bytes that a layer keeps per micro batch without unfused scores, (n,) bytes of unfused scores, (n,) bytes
     that selective recomputation saves), averaged over layers with experts and the `share` without. Split by tp:
     queries, keys, values, attention output, inner tensors of the feed-forward block. Split only by sp: inputs and
-    outputs of both norms, dropout masks. With FP8, products keep 8-bit inputs. Adapters in plain PyTorch: see NORM."""
+    outputs of both norms, dropout masks. With FP8, GEMMs keep 8-bit inputs. Adapters in plain PyTorch: see NORM."""
     h, gated, eager = x.hidden, x.gated > 0, _eager(x)
     product = PRODUCTS.get(x.dtype, b)
     matrices = np.where(gated, 3.0, 2.0)
@@ -214,8 +214,8 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -
     dense = tokens * x.ffn / x.tp * np.where(eager, np.where(gated, *INNER), inner)
     inside = x.expert_ffn * inner
     sparse = own * x.topk * ((b + product) * h + inside) + own * x.experts * 4 + tokens * x.shared_ffn / x.tp * inner
-    sparse = sparse * (1 - share)  # mean over layers with and without experts
-    others = x.heads * x.head_dim + (matrices - 1) * h + x.ffn  # widths of the inputs of the other products
+    sparse = sparse * (1 - share)  # the experts' part of a mean over all layers
+    others = x.heads * x.head_dim + (matrices - 1) * h + x.ffn  # input widths of the other linear layers
     copies = np.where(x.lora > 0, ADAPTED * tokens * (h + np.where(x.adapters > 0, others, 0.0)), 0.0)
     copies = copies + np.where(x.lora == 2, QUANTISED_INPUT * tokens * (h + others), 0.0)
     softmax = np.where(x.fused_activation == 0, 4.0, 0.0)  # fp32 copy of the softmax

@@ -30,7 +30,7 @@ UNKNOWN = "unknown"
 TELLING = 3.0  # a job's rows together count as at most this many independent rows, as their errors correlate; assumed
 KNOWN = -1  # code of rows with an empty `software`, whose columns state all that software determines
 _BITS = 40  # a code of `settled` has this many bits for conditions; its higher bits number the record that a row names
-When = tuple[tuple[str, tuple[Any, ...]], ...]  # a condition: (column, (least, most) or the allowed names) …
+When = tuple[tuple[str, tuple[Any, ...]], ...]  # a condition: (column, its range (least, most) or its allowed names) …
 _SHAPED = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "seq_len", "ffn", "params", "vocab", "experts", "expert_ffn",
     "fp8", "fsdp", "gpu", "dtype", "dtype_bytes", "software",

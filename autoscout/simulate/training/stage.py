@@ -19,7 +19,7 @@ HOST_LINK = 0.8  # share of the data sheet's host bandwidth that copies reach; a
 # (stage 3 minus stage 2 with micro batch 1 and all weights persistent, minimum of ten runs each). MODULES: modules per
 # layer.
 HOOKS_US, MODULES = 500.0, 12.0
-HIDDEN_TP = 0.8  # share of tensor parallel communication that Transformer Engine's pipelined products can hide; assumed
+HIDDEN_TP = 0.8  # share of tensor parallel communication that Transformer Engine's pipelined GEMMs can hide; assumed
 
 
 def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times, head: Times | None) -> Parts:
@@ -108,7 +108,7 @@ def embedding(hw: Hardware, x: Inputs) -> Array:
 
 def _overlap_tp(hw: Hardware, x: Inputs, compute: Array, tp: Array) -> tuple[Array, Array]:
     """(compute seconds, exposed seconds of tp communication) with tp_comm_overlap. Communication takes tp_comm
-    multiprocessors from the products that hide it; more make it faster, up to the number that NCCL itself would use."""
+    multiprocessors from the GEMMs that hide it; more make it faster, up to the number that NCCL itself would use."""
     if not np.any(x.tp_comm_overlap):
         return compute, tp
     moving = tp * np.maximum(16 / np.maximum(x.tp_comm, 1), 0.8)

@@ -22,7 +22,7 @@ from autoscout.simulate.validation.measured import MeasuredRows, read
 
 PAPER = "Table 2, equation 2"  # the AutoScout paper's ensemble, as it is named in reports
 _FOLDS = 8  # largest number of cross-validation folds, each of one or more models
-_MANY, _FEWER_FOLDS = 1000, 4  # larger tables use fewer folds, because event simulations are slow
+_MANY, _FEWER_FOLDS = 1000, 4  # tables with more rows use fewer folds, because event simulations are slow
 _DIFFER = 0.05  # pairs of rows whose measurements have a smaller log ratio are not ranked: noise may decide their order
 SURE = 0.05  # out-of-memory probability below which a configuration counts as safe to try
 # Boundaries of the bins of out-of-memory probabilities in MemoryScores.calibration.
@@ -172,7 +172,6 @@ def _held_out(rows: MeasuredRows, fold: np.ndarray) -> dict[str, Prediction]:
 
 
 def score_as_it_is(rows: MeasuredRows, said: Prediction) -> Accuracy:
-    """The accuracy of the predictions `said`."""
     known = np.isfinite(said.value) & (said.value > 0)
     ratio = np.where(known, said.value, np.nan) / rows.values
     error, inside = np.abs(ratio - 1), np.abs(np.log(ratio)) <= SPAN * said.error
