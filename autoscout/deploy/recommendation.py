@@ -65,7 +65,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     sessions: list[str]
     best: MeasuredConfiguration
     default: MeasuredConfiguration | None
-    reference: str  # the default's name in sentences
+    reference: str  # what sentences call the default
     worst: MeasuredConfiguration | None
     gain: float | None  # cost of the default / cost of the best
     low: float | None  # 95 % interval of the gain, if both were measured alternately in the final rounds
@@ -305,7 +305,7 @@ def _next_best(confirmed: Confirmed) -> str:
     behind, low, high = confirmed.behind, confirmed.behind_low, confirmed.behind_high
     if behind is None or confirmed.rival_name == confirmed.default_name:
         return ""
-    if confirmed.sentence and confirmed.name == confirmed.default_name:  # the sentence already contains the rival
+    if confirmed.sentence and confirmed.name == confirmed.default_name:  # the sentence already mentions the rival
         return ""
     if low is not None and high is not None and low <= 1 <= high:
         return f"; {confirmed.rival_name} may be as good ({_times(behind, low, high)} its cost)"

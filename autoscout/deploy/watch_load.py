@@ -15,7 +15,7 @@ from autoscout.deploy.when import StillRight, Winner
 from autoscout.importing.served_load import FEWEST, MetricsReading, answered, load_between, restarted
 
 EVERY_S = 5.0  # seconds between two readings
-CALM = round(7 * 24 * 3600 / EVERY_S)  # number of readings in a week
+CALM = round(7 * 24 * 3600 / EVERY_S)  # lower bound on the mean number of readings before a false alarm: a week
 _KEPT = 720  # number of windows (time between two compared readings) that are kept for a comparison
 
 
@@ -50,7 +50,7 @@ class WinnerWatch:
 
 
 class ServerWatch(WinnerWatch):
-    """Watches a server. `first_s`: seconds of readings for the first answer."""
+    """Watches a server. `first_s`: seconds of readings that the first answer needs."""
 
     def __init__(self, winner: Winner, kb: Path, first_s: float) -> None:
         super().__init__(winner, when.MOVED)

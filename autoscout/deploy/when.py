@@ -116,8 +116,8 @@ def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
 
 
 def _as_ruled(space: JobSpace, winner: Configuration) -> Configuration:
-    """The configuration in the space for today's load that behaves like the winner. For example, a cache larger than
-    this load can fill behaves like the largest one that it fills, and the space contains only that one."""
+    """The configuration that behaves like the winner, in the search space for today's load. For example, a cache larger
+    than this load can fill behaves like the largest one that it fills, and the space contains only that one."""
     found = explain(space, winner.knobs, space.reference)
     return found.configuration or found.nearest or winner
 
@@ -132,7 +132,7 @@ def _today(job: Job, load: ServedLoad) -> Job:
 
 
 def moves(then: Job, load: ServedLoad) -> list[Changed]:
-    """The changes of the mean lengths, and of the request rate if the winner was tuned for one."""
+    """The changes of the mean input and output lengths, and of the request rate if the winner was tuned for a rate."""
     now = _today(then, load)
     lengths_of = zip(("input tokens", "output tokens"), lengths(then), lengths(now), strict=True)
     found = [Changed(name=name, then=mean(ours), now=mean(theirs)) for name, ours, theirs in lengths_of]
@@ -142,7 +142,7 @@ def moves(then: Job, load: ServedLoad) -> list[Changed]:
 
 
 def of_log(winner: Winner, log: Path) -> StillRight:
-    """Checks a training job's winner by the step times in a running job's log. Errors: AutoscoutError (exit 2)."""
+    """Checks a training job's winner by a running job's log. Errors: AutoscoutError (exit 2) for too few step times."""
     steps = logged(winner.job, log).iterations_s
     if len(steps) < FEWEST:
         raise AutoscoutError(f"{log} has {len(steps)} step times, but {FEWEST} are needed; wait for more", 2)
@@ -160,7 +160,7 @@ def tuned_step(winner: Winner) -> float:
 
 
 def of_steps(winner: Winner, steps: list[float]) -> StillRight:
-    """Checks a training job's winner by step times in seconds. Errors: AutoscoutError (exit 2)."""
+    """Checks a training job's winner by step times in seconds. Errors: those of `tuned_step`."""
     change = Changed(name=STEP, then=tuned_step(winner), now=statistics.median(steps))
     half = evidence.half_width(steps) / statistics.fmean(steps)
     slower = change.now / change.then - 1

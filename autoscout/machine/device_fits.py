@@ -20,8 +20,8 @@ Found = dict[str, Any]  # content of a device record
 
 
 def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
-    """(the record's content, fit → mean relative error). If `name` is "", the record also applies to the driver's name
-    of the device."""
+    """(the record's content, fit → mean relative error). If `name` is "", the record lists the driver's name for the
+    device, so that it applies to such devices."""
     facts = groups["device"][0]
     cpu = facts["kind"] == "cpu"
     like = likest(facts)
@@ -189,8 +189,9 @@ def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
 
 
 def fit_serving(groups: Groups, hardware: Found) -> tuple[Found, dict[str, float]]:
-    """(groups of serving_device.ServingDevice, group → mean relative error). The constants of mixture-of-experts layers
-    and of the engine's CPU work can only be measured with vLLM, so they are taken from the most similar record."""
+    """(constants by group, as in serving_device.ServingDevice; group → mean relative error). The constants of
+    mixture-of-experts layers and of the engine's CPU work can only be measured with vLLM, so they are taken from the
+    most similar record."""
     sms, tflops, gb_s = hardware["multiprocessors"], hardware["peak_tflops"]["bf16"], hardware["memory_gb_s"]
     m, n, k, us = np.array([row[1:] for row in groups["gemm"] if row[0] == "bf16"], dtype=float).T
     product, gemm_error = _fit(

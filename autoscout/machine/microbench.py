@@ -158,7 +158,7 @@ def host():
 
 
 def collectives(leash):
-    """Group "collectives": collectives over 2, 4 and 8 local ranks, up to the number of devices."""
+    """Group "collectives": times of collectives over 2, 4 and 8 local ranks, up to the number of devices."""
     count = torch.cuda.device_count() if CUDA else len(os.sched_getaffinity(0))
     rows = []
     for world in (2, 4, 8):

@@ -283,7 +283,7 @@ def _time(space: JobSpace, known: list[Measurement], run_s: float) -> Finding:
     wall = seconds(job.budget.wall)
     if each is None:
         every = (searched + finalists * most_rounds(repeats, searched)) * job.launch.timeout_s
-        late = wall + (1 + finalists) * job.launch.timeout_s  # adds the running experiment and one final round
+        late = wall + (1 + finalists) * job.launch.timeout_s  # with the running experiment and one final round
         found = f"about {several(max(1, round(min(every, late) / 60)), 'minute')} if every run takes launch.timeout_s"
         found += (
             " and all rounds are needed"

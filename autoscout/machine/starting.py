@@ -215,8 +215,9 @@ def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict
 def _as_a_whole(
     script: Called, why: str, found: tuple[dict[str, Any], list[str]], begins: Line, engine: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """(job, notes) of a script that must run as a whole. `found`: (job, notes) of its last launch command, which are
-    kept for servers and for other targets; `begins`: working folder and variables with which the script starts."""
+    """(job, notes) of a script that must run as a whole. `found`: (job, notes) of its last launch command, returned
+    unchanged for servers and for targets other than `command`; `begins`: working folder and variables with which the
+    script starts."""
     # Imported here, because it imports numpy, which delays the start of the UI.
     from autoscout.targets.command.preset import preset, starts_server
 
@@ -316,7 +317,7 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
     notes += secret_flags(launch.get("command_prefix", []), "command_prefix")
     if not is_cpu(nodes[0]["device"]):
         made["launch"] = launch | times_on_gpus(made["target"]) | launch  # the command's own values win
-    elif looks_like_gpus(line):  # so that the user only needs to enter the GPUs
+    elif looks_like_gpus(line):  # sets the timeout for GPUs, which the user has yet to name
         launch.setdefault("timeout_s", GPU_TIMEOUT_S)
     return made, notes
 

@@ -41,7 +41,7 @@ NEWEST: Version = (1 << 30,)  # later than any release
 
 class ReleaseRow(msgspec.Struct, frozen=True):
     """Figures that apply from the release `since` up to the next row. `groups`: all groups, including inherited ones.
-    `recent`: number of these releases that appeared in the last two years; 0 if not counted."""
+    `recent`: how many releases of this span appeared in the last two years; 0 if not counted."""
 
     since: Version
     groups: Groups

@@ -65,7 +65,7 @@ def composed(corners: Sequence[tuple[Depth, Rank]], wanted: Depth, replicas: int
         return sum(weight * value for (weight, _), value in zip(weighed, values, strict=True))
 
     left = {kind: round(total([r.left[kind] for _, r in weighed])) for kind in KINDS}
-    fewer = round(left["optimizer"] * (share - 1))  # bytes of optimizer state gained; < 0 with more replicas
+    fewer = round(left["optimizer"] * (share - 1))  # bytes added to the optimizer state: < 0 with more replicas
     at_peak = {kind: round(total([r.at_peak[kind] for _, r in weighed])) for kind in KINDS}
     steps = [
         Step(
@@ -148,8 +148,8 @@ def _kernels(weighed: Sequence[tuple[float, Rank]], share: float) -> list[list]:
 
 
 def _collectives(weighed: Sequence[tuple[float, Rank]], replicas: int) -> list[list]:
-    """The collectives of the weighted ranks, combined. Between replicas, the bytes of all calls of an operation are
-    added up, because the split into buckets depends on the number of layers."""
+    """The collectives of the weighted ranks, combined. For collectives between replicas, the bytes of all calls of an
+    operation are added up, because the split into buckets depends on the number of layers."""
     found: defaultdict[tuple, float] = defaultdict(float)
     for weight, rank in weighed:
         for count, operation, group, ranks, size, phase in rank.collectives:

@@ -11,7 +11,7 @@ from autoscout.simulate.combinations import distinct
 from autoscout.simulate.member import Columns
 from kb.records import AutoscoutError
 
-REQUIRED = ("layers", "hidden", "heads", "seq_len")  # global_batch is also required, but only for times
+REQUIRED = ("layers", "hidden", "heads", "seq_len")  # to predict times, global_batch is also required
 
 # Values of absent or empty columns. A string names another column.
 DEFAULTS: dict[str, Any] = {
@@ -55,7 +55,7 @@ DEFAULTS: dict[str, Any] = {
     "overlap_grad": 0.0,
     "overlap_param": 0.0,
     "gathered_bytes": 2.0,  # bytes per weight of the all-gather after a step
-    "ddp_bucket": 160.0,  # MiB of fp32 gradients: Megatron's 40 M elements
+    "ddp_bucket": 160.0,  # MiB of fp32 gradients per bucket: Megatron's 40 M elements
     # settings of DeepSpeed (targets/deepspeed/catalog.toml)
     "masters_apart": 0.0,  # 1: ZeRO-3 shards 16-bit weights and fp32 master weights; 0: only fp32 weights (FSDP)
     "reduced_each": 0.0,  # 1: gradients are reduced after every micro batch; 0: once per step

@@ -1,8 +1,8 @@
 """Predicts seconds of one transformer layer, and of the output layer with the loss, for one micro batch on one rank.
 
-Compute and communication are separate, because they may overlap, as are forward, recomputation, backward, and the
-host's time to launch them. Operators and shapes follow Megatron-core, and for sequence parallelism and recomputation
-Korthikanti et al. 2022."""
+Compute and communication are separate, because they may overlap. Forward, recomputation, backward, and the host's time
+to launch kernels are also separate. Operators and shapes follow Megatron-core, and for sequence parallelism and
+recomputation Korthikanti et al. 2022."""
 
 from functools import partial
 from typing import NamedTuple

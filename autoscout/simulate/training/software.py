@@ -174,7 +174,7 @@ def settled(columns: Columns, device: str = "") -> Columns:
 
 
 def _read(x: Any, columns: Columns, name: str) -> Array:
-    """A column with the models' defaults, or unchanged if only records use it."""
+    """A column: with defaults filled in if the models read it, unchanged if only records do."""
     return getattr(x, name) if hasattr(x, name) else np.asarray(columns.get(name, np.nan), dtype=float)
 
 

@@ -85,7 +85,7 @@ class Training:
 
     @classmethod
     def of_job(cls, job: Job) -> "Training":
-        """The model for the space of a job. (On a mixed cluster, its columns count each row's devices of each kind.)"""
+        """The model for the space of a job. (On a mixed cluster, the columns count a row's devices of each kind.)"""
         return cls(job.cluster.nodes[0].device)
 
     def applies(self, columns: Columns) -> str:
@@ -247,9 +247,9 @@ def _seen(x: Inputs) -> Array:
 
 
 def _slowing(x: Inputs, fleet: list[Hardware], sent: Array | float) -> Array:
-    """(n,) log error because hosts differ in how many devices share a PCIe switch. The speed of a larger group is
-    assumed to lie between the recorded speed of a pair of devices and the recorded speed of that group (log-uniform).
-    All other parts of the step are unaffected."""
+    """(n,) additional log error, because hosts differ in how many devices share a PCIe switch. The speed of a larger
+    group is assumed to lie between the recorded speed of a pair of devices and the recorded speed of that group
+    (log-uniform). All other parts of the step are unaffected."""
     found = np.zeros(1)
     share = np.atleast_1d(sent)[..., None]
     for island in (hw.island for hw in fleet if hw.island.kind == "PCIe" and hw.island.peers):

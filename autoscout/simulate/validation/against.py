@@ -191,8 +191,8 @@ def score_as_it_is(rows: MeasuredRows, said: Prediction) -> Accuracy:
 
 
 def _rank(job: np.ndarray, predicted: np.ndarray, measured: np.ndarray) -> float | None:
-    """Mean over jobs of Kendall's correlation; None if no pair counts. Tied predictions count as 0, so that members are
-    scored on the same pairs."""
+    """Mean over jobs of Kendall's correlation; None if no pair differs enough. Tied predictions count as 0, so that
+    members are scored on the same pairs."""
     found = []
     for name in np.unique(job):
         p, m = np.log(predicted[job == name]), np.log(measured[job == name])

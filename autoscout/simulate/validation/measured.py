@@ -65,7 +65,7 @@ def read(path: Path) -> MeasuredTable:
 
 
 def read_rows(rows: list[dict[str, Any]], names: Sequence[str] = ()) -> MeasuredTable:
-    """Interprets rows whose columns are named as by column_names.plain. `names`: all columns."""
+    """Interprets rows whose column names were normalised by column_names.plain. `names`: all columns."""
     skipped: Counter[str] = Counter()
     sets = [*_training(rows, skipped), *_serving(rows, skipped)]
     return MeasuredTable(len(rows), sets, _runs(rows), dict(skipped), _unknown(list(names)))

@@ -81,7 +81,7 @@ def of_row(row: Row) -> dict[str, Any]:
 
 
 def by_stage(row: Row) -> bool:
-    """Whether a planner chose which operators each stage recomputes (Aceso), which our models do not cover."""
+    """Whether a planner (Aceso) chose operators to recompute for each stage, which our models do not cover."""
     return bool(_SHARES.search(str(renamed(row).get("ar", ""))))
 
 
