@@ -22,7 +22,7 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
 
     Errors: AutoscoutError (exit 2) for an invalid configuration, (exit 1) for a session without a result.
     """
-    # Imported here, because screens use this module, too, and should not wait for the import of numpy.
+    # Imported here, so that the terminal UI, which uses this module, does not wait for the import of numpy.
     from autoscout.deploy.recommendation import best_of_session, of_checkpoint
     from autoscout.space.explain import completed, parse
     from autoscout.targets.jobs import JobSpace

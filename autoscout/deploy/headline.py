@@ -18,8 +18,8 @@ _NOTICED = 1.005  # smallest ratio of costs that is not printed as 0 %
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The data of a headline. `reference`: the name of the reference in the sentence; `tried`: number of measured
     configurations; `gain`: cost of the reference / cost of the best; `kept`: whether the reference is recommended;
-    `designed`: whether costs are predicted by a deterministic model instead of measured; `left`: probability that a
-    configuration at least 1 % better was not found; `round_s`: seconds for one more round of the best and the
+    `designed`: whether costs are predicted by a deterministic model instead of measured; `left`: probability that an
+    untried configuration is at least 1 % better; `round_s`: seconds for one more round of the best and the
     reference."""
 
     objective: Objective

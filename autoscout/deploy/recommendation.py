@@ -43,9 +43,9 @@ class KnobChange(msgspec.Struct, frozen=True):
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
-    """The user's present launch, for a gain that is stated over an expert recipe because the recipe was better than
-    this launch. `ratio`: cost of the present launch / cost of the best; `in_turns`: whether the two were measured
-    alternately in rounds."""
+    """The user's present launch, shown if the gain is stated over an expert recipe because that recipe was better.
+    `ratio`: cost of the present launch / cost of the best; `in_turns`: whether the two were measured alternately in
+    rounds."""
 
     measured: MeasuredConfiguration
     ratio: float
@@ -65,7 +65,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     sessions: list[str]
     best: MeasuredConfiguration
     default: MeasuredConfiguration | None
-    reference: str  # the default's name in sentences
+    reference: str  # what sentences call the default
     worst: MeasuredConfiguration | None
     gain: float | None  # cost of the default / cost of the best
     low: float | None  # 95 % interval of the gain, if both were measured alternately in the final rounds
@@ -126,15 +126,15 @@ def best_of_job(kb: Path, job: Job) -> Recommendation:
     for _, m in rows:
         if m.configuration == default:
             reference.judge(m)
-    # Runs of sessions without losses (those of a Study) cannot be checked for equivalence again.
+    # Sessions that recorded no losses (those of a Study) cannot be checked for equivalence again.
     with_losses = {session for session, m in rows if m.losses}
     rows = [(session, reference.rejudge(m) if session in with_losses else m) for session, m in rows]
     return _best(job, space.recipes, rows, confirmed, tried)
 
 
 def _of_context(rows: list[tuple[str, Measurement]], context: str) -> list[tuple[str, Measurement]]:
-    """Rows with this context, so that they are comparable. The final rounds have a different context from the search if
-    they train exactly like the user's launch."""
+    """The rows with this context (hash of job, hardware and versions), which are comparable. The final rounds have a
+    different context from the search if they train exactly like the user's launch."""
     return [(session, m) for session, m in rows if m.context == context]
 
 
@@ -162,8 +162,8 @@ def _best(
     short: Sequence[Measurement] = (),
 ) -> Recommendation:
     """The recommendation from measurements. `recipes`: the default, then further expert recipes; `rows`: measurements
-    with the same context; `tried`: number of measured configurations; `left`: probability that a configuration at least
-    1 % better was not found; `short`: runs that were ended early, which are only used for the worst configuration."""
+    with the same context; `tried`: number of measured configurations; `left`: probability that an untried configuration
+    is at least 1 % better; `short`: runs that were ended early, which are only used for the worst configuration."""
     groups: dict[str, list[Measurement]] = {}
     for _, m in rows:
         groups.setdefault(m.configuration.id, []).append(m)
@@ -235,7 +235,7 @@ def _best(
 
 
 def _disturbed(measured: list[Measurement]) -> str:
-    """A sentence if other load on the machine disturbed the median run, else ""."""
+    """A sentence if other processes took much of the CPU time (median over the runs), else ""."""
     shares = [m.conditions["foreign_cpu_share"] for m in measured if "foreign_cpu_share" in m.conditions]
     share = statistics.median(shares) if shares else 0.0
     if share < BUSY:
@@ -305,7 +305,7 @@ def _next_best(confirmed: Confirmed) -> str:
     behind, low, high = confirmed.behind, confirmed.behind_low, confirmed.behind_high
     if behind is None or confirmed.rival_name == confirmed.default_name:
         return ""
-    if confirmed.sentence and confirmed.name == confirmed.default_name:  # the sentence already contains the rival
+    if confirmed.sentence and confirmed.name == confirmed.default_name:  # the sentence already mentions the rival
         return ""
     if low is not None and high is not None and low <= 1 <= high:
         return f"; {confirmed.rival_name} may be as good ({_times(behind, low, high)} its cost)"

@@ -138,7 +138,7 @@ def _of_kind(kb: Path, space: JobSpace, kind: str, rows: list[Measurement]) -> S
 
 
 def _advised(space: JobSpace, kind: str) -> Configuration | None:
-    """The expert recipe for a cluster with only this kind of device."""
+    """The expert recipe for a cluster with only this kind of device; None if there is none that fits."""
     job = space.job
     nodes = [node for node in job.cluster.nodes if node.device == kind]
     own = msgspec.structs.replace(job, cluster=msgspec.structs.replace(job.cluster, nodes=nodes))

@@ -15,7 +15,7 @@ from autoscout.deploy.when import StillRight, Winner
 from autoscout.importing.served_load import FEWEST, MetricsReading, answered, load_between, restarted
 
 EVERY_S = 5.0  # seconds between two readings
-CALM = round(7 * 24 * 3600 / EVERY_S)  # number of readings in a week
+CALM = round(7 * 24 * 3600 / EVERY_S)  # lower bound on the mean number of readings before a false alarm: a week
 _KEPT = 720  # number of windows (time between two compared readings) that are kept for a comparison
 
 
@@ -33,8 +33,8 @@ class WinnerWatch:
         self._usual: dict[str, float] = {}
 
     def _if_changed(self, found: StillRight) -> StillRight | None:
-        """Returns the answer if it is the first one or differs from the last, else None. The values on which it is
-        based become the usual ones."""
+        """Returns the answer if it is the first one or differs from the last, else None. Afterwards, further changes
+        are detected relative to the present values, or to the tuned-for values if none has left its band."""
         band = math.expm1(self._band)
         moved = any(abs(c.now - c.then) > band * c.then for c in found.changes)
         self._usual = {c.name: c.now if moved else c.then for c in found.changes}
@@ -50,7 +50,7 @@ class WinnerWatch:
 
 
 class ServerWatch(WinnerWatch):
-    """Watches a server. `first_s`: seconds of readings for the first answer."""
+    """Watches a server. `first_s`: seconds of readings that the first answer needs."""
 
     def __init__(self, winner: Winner, kb: Path, first_s: float) -> None:
         super().__init__(winner, when.MOVED)
@@ -81,7 +81,7 @@ class ServerWatch(WinnerWatch):
         return self._look(self.moved.since, reading, at) if alarm else None
 
     def _look(self, since: int, reading: MetricsReading, at: float) -> StillRight | None:
-        """Compares all windows except the first `since`; None also if too few requests have been answered in them."""
+        """Compares the load after the first `since` windows; None also if too few requests have been answered since."""
         windows = self.moved.seen - since if self.moved else 0
         began, start = self._ends[-min(windows + 1, len(self._ends))]
         if answered(start, reading) < FEWEST:

@@ -22,7 +22,7 @@ from kb import journal as journals
 from kb import store
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
-MOVED = 0.2  # if the load's rate or mean lengths change by more than this share, the best one is predicted anew
+MOVED = 0.2  # if the load's rate or mean lengths change by more than this share, the best configuration is predicted
 _BETTER = 0.03  # smallest predicted gain with which another configuration is recommended
 SLOWER = 0.05  # a winner is probably not right if the interval of its relative slowdown lies entirely above this
 STEP = "step_time_s"
@@ -32,7 +32,8 @@ Kind = Literal["still right", "probably not", "not known"]
 
 
 class Winner(msgspec.Struct, frozen=True, kw_only=True):
-    """A session's winner. `measured`: its successful runs; `spent_s`: wall time of all experiments of the session."""
+    """A session's best configuration. `measured`: its successful runs; `spent_s`: wall time of the session's
+    experiments."""
 
     job: Job
     name: str
@@ -42,7 +43,7 @@ class Winner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
-    """A value when the winner was tuned (`then`) and `now`."""
+    """A property of the load, or the step time: when the winner was tuned (`then`), and `now`."""
 
     name: str
     then: float
@@ -115,8 +116,8 @@ def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
 
 
 def _as_ruled(space: JobSpace, winner: Configuration) -> Configuration:
-    """The configuration in the space for today's load that behaves like the winner. For example, a cache larger than
-    this load can fill behaves like the largest one that it fills, and the space contains only that one."""
+    """The configuration that behaves like the winner, in the search space for today's load. For example, a cache larger
+    than this load can fill behaves like the largest one that it fills, and the space contains only that one."""
     found = explain(space, winner.knobs, space.reference)
     return found.configuration or found.nearest or winner
 
@@ -131,7 +132,7 @@ def _today(job: Job, load: ServedLoad) -> Job:
 
 
 def moves(then: Job, load: ServedLoad) -> list[Changed]:
-    """The changes of the mean lengths, and of the request rate if the winner was tuned for one."""
+    """The changes of the mean input and output lengths, and of the request rate if the winner was tuned for a rate."""
     now = _today(then, load)
     lengths_of = zip(("input tokens", "output tokens"), lengths(then), lengths(now), strict=True)
     found = [Changed(name=name, then=mean(ours), now=mean(theirs)) for name, ours, theirs in lengths_of]
@@ -141,7 +142,7 @@ def moves(then: Job, load: ServedLoad) -> list[Changed]:
 
 
 def of_log(winner: Winner, log: Path) -> StillRight:
-    """Checks a training job's winner by the step times in a running job's log. Errors: AutoscoutError (exit 2)."""
+    """Checks a training job's winner by a running job's log. Errors: AutoscoutError (exit 2) for too few step times."""
     steps = logged(winner.job, log).iterations_s
     if len(steps) < FEWEST:
         raise AutoscoutError(f"{log} has {len(steps)} step times, but {FEWEST} are needed; wait for more", 2)
@@ -159,7 +160,7 @@ def tuned_step(winner: Winner) -> float:
 
 
 def of_steps(winner: Winner, steps: list[float]) -> StillRight:
-    """Checks a training job's winner by step times in seconds. Errors: AutoscoutError (exit 2)."""
+    """Checks a training job's winner by step times in seconds. Errors: those of `tuned_step`."""
     change = Changed(name=STEP, then=tuned_step(winner), now=statistics.median(steps))
     half = evidence.half_width(steps) / statistics.fmean(steps)
     slower = change.now / change.then - 1

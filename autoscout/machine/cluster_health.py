@@ -30,7 +30,7 @@ _LINKS = processes.WORKER / "links.py"
 _ASK_S, _LINKS_S = 20.0, 60.0  # time limits in seconds: of reports, and of the messages between hosts; assumed
 _MIB, _TIMES = 16, 4  # size and number of messages: large enough for bandwidth, not latency, to dominate
 _SLOW = 0.5  # links below this share of the median speed are slow; assumed, far beyond normal variation
-_FOREIGN = 0.5  # tolerated load per core from other processes; assumed
+_FOREIGN = 0.5  # tolerated load per core beyond 1, which other programs cause; assumed
 _LEAST_SHM_GIB = 1.0  # free /dev/shm that NCCL, vLLM and data loaders need at least; assumed
 _TOPOLOGY = "compare `nvidia-smi topo -m` and `nvidia-smi nvlink --status` of both"
 

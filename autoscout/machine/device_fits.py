@@ -20,8 +20,8 @@ Found = dict[str, Any]  # content of a device record
 
 
 def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
-    """(the record's content, fit → mean relative error). If `name` is "", the record also applies to the driver's name
-    of the device."""
+    """(the record's content, fit → mean relative error). If `name` is "", the record lists the driver's name for the
+    device, so that it applies to such devices."""
     facts = groups["device"][0]
     cpu = facts["kind"] == "cpu"
     like = likest(facts)
@@ -104,7 +104,7 @@ def likest(facts: dict[str, Any]) -> str:
     preferred, then those with a smaller `doubt`."""
     known = shipped_contents()
     stem = stem_of(facts["name"])
-    while stem and stem not in known:  # a record of an earlier calibration refers to a shipped one
+    while stem and stem not in known:  # the record of an earlier calibration names a shipped one in `like`
         stem = contents()[stem].get("like", "")
     if stem:
         return stem
@@ -162,8 +162,8 @@ def _fit_attention(found: dict[str, Any], rows: list[Any]) -> tuple[dict[str, An
 
 
 def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
-    """The record's constants of the links inside a node: latencies from the smallest message and bus bandwidths from
-    the largest, counting the bytes that each rank must move."""
+    """The record's constants of the links inside a node: latencies from the smallest message, and bus bandwidths (bytes
+    that each rank must move, per second) from the largest."""
     worlds = sorted({world for _, world, _, _ in rows}) or [2]
     passes = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
@@ -184,13 +184,14 @@ def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
 
     kind = "gloo" if cpu else "NVLink" if curve("all_reduce", worlds)["bus_gb_s"][0] > 60 else "PCIe"
     curves = {name: curve(name, worlds) for name in passes} | {"send": curve("send", [2])}
-    here = {"peers": True, "ring_gb_s": 0.0}  # the curves apply unchanged
+    here = {"peers": True, "ring_gb_s": 0.0}  # with these values, the curves are used unchanged
     return {"kind": kind, "ranks": worlds, **curves, "inside_us": [0.0] * len(worlds), **here}
 
 
 def fit_serving(groups: Groups, hardware: Found) -> tuple[Found, dict[str, float]]:
-    """(groups of serving_device.ServingDevice, group → mean relative error). The constants of mixture-of-experts layers
-    and of the engine's CPU work can only be measured with vLLM, so they are taken from the most similar record."""
+    """(constants by group, as in serving_device.ServingDevice; group → mean relative error). The constants of
+    mixture-of-experts layers and of the engine's CPU work can only be measured with vLLM, so they are taken from the
+    most similar record."""
     sms, tflops, gb_s = hardware["multiprocessors"], hardware["peak_tflops"]["bf16"], hardware["memory_gb_s"]
     m, n, k, us = np.array([row[1:] for row in groups["gemm"] if row[0] == "bf16"], dtype=float).T
     product, gemm_error = _fit(

@@ -107,7 +107,7 @@ def engine(fit: SeamFit | None) -> list[Finding]:
 
 
 def _gpu() -> Finding:
-    """Whether the driver answers, and which GPUs it reports. (An installed driver may not answer.)"""
+    """Whether the driver answers, and which GPUs it reports. (A driver may be installed but not answer.)"""
     seen = gpus.look()
     if not seen:
         silence = gpus.silence()

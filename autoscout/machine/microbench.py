@@ -158,7 +158,7 @@ def host():
 
 
 def collectives(leash):
-    """Group "collectives": collectives over 2, 4 and 8 local ranks, up to the number of devices."""
+    """Group "collectives": times of collectives over 2, 4 and 8 local ranks, up to the number of devices."""
     count = torch.cuda.device_count() if CUDA else len(os.sched_getaffinity(0))
     rows = []
     for world in (2, 4, 8):
@@ -166,7 +166,7 @@ def collectives(leash):
             break
         with tempfile.TemporaryDirectory() as folder:
             me = [sys.executable, leash, str(os.getpid()), sys.executable, os.path.abspath(__file__), KIND, sys.argv[2]]
-            with open(os.path.join(folder, "output"), "w+b") as output:  # a file, as NCCL may fill a pipe
+            with open(os.path.join(folder, "output"), "w+b") as output:  # a file: NCCL's messages could fill a pipe
                 ranks = [
                     subprocess.Popen(
                         [*me, leash, str(rank), str(world), folder], stdout=output if rank == 0 else sys.stderr

@@ -159,10 +159,7 @@ def _with_engine(job: dict[str, Any], answers: JobAnswers) -> None:
 
 def write(draft: Drafted, folder: Path) -> Path:
     """Writes the draft to NAME.toml in the folder, or NAME-2.toml etc. if a file with other content exists; returns the
-    path.
-
-    Errors: OSError.
-    """
+    path. Errors: OSError."""
     number = 1
     while True:
         path = folder / (f"{draft.name}.toml" if number == 1 else f"{draft.name}-{number}.toml")

@@ -26,7 +26,7 @@ from kb import store
 from kb.journal_rows import cluster_name
 from kb.records import AutoscoutError, Job, LaunchSettings, Measurement
 
-_SPREAD = 0.03  # usual relative standard deviation between runs of one configuration, until it is measured
+_SPREAD = 0.03  # relative standard deviation between runs of one configuration, assumed until it is measured
 _ANSWERED = 0.95  # if a server answers at least this share of the arriving requests, the arrivals limit the throughput
 _SEARCHED = (
     "the search looks for configurations that meet this limit; if none does, it recommends none and reports the nearest"
@@ -147,8 +147,8 @@ def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:
 
 
 def _predicted(job: Job, space: JobSpace, kb: Path) -> tuple[list[Finding], float]:
-    """(findings on the predicted memory and objective of the reference, predicted seconds of a run without its
-    start)."""
+    """(findings on the memory and objective predicted for the reference configuration, predicted seconds of a run
+    without its start)."""
     from autoscout.tuning.predict import predict
 
     try:
@@ -197,7 +197,7 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> tuple[list[Finding], floa
 
 
 def _all_answered(job: Job, metric: str, value: float) -> list[Finding]:
-    """Warns if requests arrive at a fixed rate and the reference already answers nearly all: no gain is possible."""
+    """Warns if requests arrive at a fixed rate and the reference answers nearly all of them, so no gain is possible."""
     traffic = job.traffic
     if traffic.concurrency or traffic.sessions or not (traffic.rate or traffic.trace):
         return []
@@ -283,7 +283,7 @@ def _time(space: JobSpace, known: list[Measurement], run_s: float) -> Finding:
     wall = seconds(job.budget.wall)
     if each is None:
         every = (searched + finalists * most_rounds(repeats, searched)) * job.launch.timeout_s
-        late = wall + (1 + finalists) * job.launch.timeout_s  # adds the running experiment and one final round
+        late = wall + (1 + finalists) * job.launch.timeout_s  # with the running experiment and one final round
         found = f"about {several(max(1, round(min(every, late) / 60)), 'minute')} if every run takes launch.timeout_s"
         found += (
             " and all rounds are needed"

@@ -131,7 +131,7 @@ def _preset(word: str) -> str:
 def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
     """(words of a command given as one argument, the environment variables it sets). Errors: AutoscoutError (exit 2) if
     it is not a command."""
-    with contextlib.suppress(AutoscoutError):  # an unknown first word is an error here
+    with contextlib.suppress(AutoscoutError):  # `launch_in` raises if the first word is unknown
         return launch_in(line, "the line")[:2]
     words = split(line, f"{door.shown(line)} is not a shell command line")
     if len(words) > 1 or (words and shutil.which(words[0])):
@@ -215,8 +215,9 @@ def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict
 def _as_a_whole(
     script: Called, why: str, found: tuple[dict[str, Any], list[str]], begins: Line, engine: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """(job, notes) of a script that must run as a whole. `found`: (job, notes) of its last launch command, which are
-    kept for servers and for other targets; `begins`: working folder and variables with which the script starts."""
+    """(job, notes) of a script that must run as a whole. `found`: (job, notes) of its last launch command, returned
+    unchanged for servers and for targets other than `command`; `begins`: working folder and variables with which the
+    script starts."""
     # Imported here, because it imports numpy, which delays the start of the UI.
     from autoscout.targets.command.preset import preset, starts_server
 
@@ -226,7 +227,7 @@ def _as_a_whole(
         return made, notes
     path = str(script.path.resolve())
     shown = {gpu for value in _SHOWS.findall(script.path.read_text(errors="replace")) for gpu in named(value)}
-    if shown and "CUDA_VISIBLE_DEVICES" not in begins.environment:  # the GPUs that any of the script's commands names
+    if shown and "CUDA_VISIBLE_DEVICES" not in begins.environment:  # all GPUs that the script's commands name
         environment = {**begins.environment, "CUDA_VISIBLE_DEVICES": ",".join(sorted(shown, key=int))}
         begins = msgspec.structs.replace(begins, environment=environment)
     name = os.path.relpath(path, begins.place)
@@ -316,13 +317,13 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
     notes += secret_flags(launch.get("command_prefix", []), "command_prefix")
     if not is_cpu(nodes[0]["device"]):
         made["launch"] = launch | times_on_gpus(made["target"]) | launch  # the command's own values win
-    elif looks_like_gpus(line):  # so that the user only needs to enter the GPUs
+    elif looks_like_gpus(line):  # sets the timeout for GPUs, which the user has yet to name
         launch.setdefault("timeout_s", GPU_TIMEOUT_S)
     return made, notes
 
 
 def _other_engines(line: Line) -> list[str]:
-    """Notes on other targets that could tune the command."""
+    """Notes on targets that could also tune the command, but that the user must name with --target."""
     found = []
     for name in names():
         with contextlib.suppress(AutoscoutError):

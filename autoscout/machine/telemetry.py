@@ -1,5 +1,4 @@
-"""Reads the load and memory of this machine's GPUs, from NVML or nvidia-smi. If there
-are no GPUs, reads those of its CPU from /proc."""
+"""Reads the load and memory of this machine's GPUs from NVML or nvidia-smi; without GPUs, of its CPU from /proc."""
 
 import contextlib
 from pathlib import Path

@@ -11,9 +11,9 @@ import numpy as np
 from autoscout.simulate.member import Columns
 
 Array = np.ndarray
-_SPAN = 4096  # integer columns with a smaller max − min are used as codes directly, without sorting
-_FEW = 16  # most distinct values to look for one by one, which is faster than sorting the column
-_ROOM = 16  # most lookup-table entries per row when ranking keys; larger key ranges are sorted to save memory
+_SPAN = 4096  # integers with max − min below this are coded as value − min, which needs no sorting
+_FEW = 16  # columns with up to this many distinct values are coded value by value, which is faster than sorting
+_ROOM = 16  # most entries per row of the lookup table that ranks keys; more possible keys are sorted to save memory
 
 
 class Combinations:
@@ -40,8 +40,8 @@ def at(columns: Columns, rows: slice, m: int) -> dict[str, Any]:
 
 
 def distinct(columns: Mapping[str, Array], names: Iterable[str], n: int) -> tuple[Array, Array]:
-    """(index of one row per distinct combination of the columns `names`, (n,) index of each row's combination). Columns
-    that differ between software profiles have the shape (profiles, n)."""
+    """For each distinct combination of values in the columns `names`, the index of one of its rows; and (n,) the number
+    of each row's combination. Columns that differ between software profiles have the shape (profiles, n)."""
     each = (values for name in names for values in np.atleast_2d(columns[name]))
     return _joined([_coded(values) for values in each if len(values) > 1], n)
 
@@ -57,7 +57,7 @@ def _joined(codes: list[tuple[Array, int]], n: int) -> tuple[Array, Array]:
     key, size = _ranked(key, size)
     rows = np.empty(size, dtype=np.int64)
     rows[key] = np.arange(n)
-    # Number the combinations in the order of the rows, so that memory is read sequentially where few rows repeat.
+    # Number the combinations in the order of their rows, so that reading these rows is sequential if few rows repeat.
     rows.sort()
     number = np.empty(size, dtype=np.int64)
     number[key[rows]] = np.arange(size)

@@ -87,8 +87,8 @@ def of_job(job: Job) -> dict[str, Any]:
     it."""
     kinds = list(device_counts(job))
     load = _load(job) if job.task == "serve" else {"traffic": job.traffic} if job.task == "rl" else {}
-    # Megatron fuses its loss only if a knob requests it (releases from 0.18.2 on have no such knob). A custom trainer's
-    # layers are unknown, so its software is left open.
+    # Megatron fuses its loss only if a knob requests it (releases from 0.18.2 on have no such knob). The layers of a
+    # custom trainer, and so its software, are unknown.
     trains = {"ce_fusion": 0.0} if job.target == "megatron" else {"software": "unknown", "te": np.nan}
     unknown = {} if job.task == "serve" else trains
     strange = [kind for kind in kinds if hardware(kind) is None]
@@ -171,14 +171,14 @@ class FittedColumns:
         ]
 
     def matrix(self, columns: Columns, names: Iterable[str]) -> np.ndarray:
-        """(n, names) feature matrix: numbers unchanged, names as indices among the names in the fitted rows, NaN where
-        unknown."""
+        """(n, names) feature matrix: numbers are unchanged, text values become indices among the fitted rows' values
+        (NaN if not among these)."""
         n = length(columns)
         return np.stack([np.broadcast_to(self._numbers(name, columns), n) for name in names], axis=1)
 
     def outside(self, columns: Columns) -> np.ndarray:
-        """(n,) how far each row lies outside the fitted ranges, in doublings, summed over the columns. A name or switch
-        value that no fitted row had counts as one doubling."""
+        """(n,) how far each row lies outside the fitted ranges, in doublings, summed over the columns. A text or
+        boolean value that no fitted row had counts as one doubling."""
         total = np.zeros(length(columns))
         for name in self.names:
             if name in columns:

@@ -41,7 +41,7 @@ NEWEST: Version = (1 << 30,)  # later than any release
 
 class ReleaseRow(msgspec.Struct, frozen=True):
     """Figures that apply from the release `since` up to the next row. `groups`: all groups, including inherited ones.
-    `recent`: number of these releases that appeared in the last two years; 0 if not counted."""
+    `recent`: how many releases of this span appeared in the last two years; 0 if not counted."""
 
     since: Version
     groups: Groups
@@ -51,11 +51,11 @@ class ReleaseRow(msgspec.Struct, frozen=True):
 class Family(msgspec.Struct, frozen=True, kw_only=True):
     """An engine with its release rows, oldest first. `undated`: the release assumed for published fixed-batch results
     that state no release. `read_until`: the latest release whose benchmark results or source code the record takes into
-    account. `batches_like`: "" or the family and release whose scheduling rules fixed batches follow. `unpriced`: "" or
-    the reason why its runs cannot be predicted. `stands_for`: "" or the runs for which it is the fallback: "unnamed"
-    (no framework stated), "undescribed" (framework without a record) or "submitted" (to a benchmark such as MLPerf).
-    `runs_on`: "" or the file of the record of the framework on which this one is built; runs may state the name of
-    either."""
+    account. `batches_like`: "" or the family and release whose scheduling rules apply to fixed batches (offline
+    inference). `unpriced`: "" or the reason why its runs cannot be predicted. `stands_for`: "" or the runs for which it
+    is the fallback: "unnamed" (no framework stated), "undescribed" (framework without a record) or "submitted" (to a
+    benchmark such as MLPerf). `runs_on`: "" or the record (file name) of the framework on which this one is built; a
+    run may name either."""
 
     stem: str
     name: str
@@ -123,7 +123,7 @@ def family_of(text: str, task: str) -> Family | None:
 
 
 def standing_for(what: str, task: str) -> Family:
-    """The fallback family for runs of the class `what`, as in `Family.stands_for`."""
+    """The fallback family for runs of the class `what` (see `Family.stands_for`)."""
     return next(family for family in families().values() if (family.stands_for, family.task) == (what, task))
 
 

@@ -19,10 +19,10 @@ from autoscout.space.attributes import device_counts
 from autoscout.space.graph import Space
 from kb.records import Configuration, Job, Measurement
 
-# Targets with sharding knobs of their own. The memory model understands such knobs only if the catalog maps them to
-# columns of the model.
+# Targets whose knobs for sharding are not columns of the memory model. The model applies only if the target's catalog
+# derives its columns from these knobs (`Space.simulated`).
 _OWN_KNOBS = ("command", "deepspeed")
-MIN_ROWS = 16  # twice the regressors of the AutoScout paper's largest regression; a fit to fewer rows is arbitrary
+MIN_ROWS = 16  # fewest configurations for a fit: twice the regressors of the AutoScout paper's largest regression
 
 LEAST = 0.005  # ensemble weights below this share are not reported
 Predictor = Callable[[np.ndarray], np.ndarray]
@@ -163,7 +163,7 @@ def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | N
 
 
 def _peak(m: Measurement) -> float:
-    """A measurement's peak memory as Memory.fit expects it: GiB, inf if out of memory, 0 if it ran without a report."""
+    """Peak GiB for Memory.fit: inf if out of memory, 0 if a successful run reports none, NaN for other failures."""
     return np.inf if m.status == "oom" else m.metrics.get("peak_memory_gib", 0.0 if m.status == "ok" else np.nan)
 
 

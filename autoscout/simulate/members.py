@@ -17,8 +17,8 @@ from kb.records import Task
 
 
 class PerSecond:
-    """Converts a predictor of step seconds into one of a rate. `done(columns)`: the work per step, such as tokens. The
-    `parts` of its predictions remain the seconds of the step."""
+    """Converts a predictor of step seconds into a predictor of a rate (work per second). `done(columns)`: the work per
+    step, such as tokens. The `parts` of its predictions remain the seconds of the step."""
 
     def __init__(self, steps: Member, done: Callable[[Columns], np.ndarray]) -> None:
         self.steps, self.done, self.name = steps, done, steps.name

@@ -27,7 +27,7 @@ class Depth(msgspec.Struct, frozen=True):
 
 
 def chunk_layers(layers: int, knobs: Mapping[str, Value]) -> tuple[float, float, float] | None:
-    """Layers of a chunk (a virtual stage) on the first, an inner and the last stage; None if a layout string is set."""
+    """Layers per chunk (virtual stage) of first, inner and last stages; None if `stage_split` is a layout string."""
     pp, vpp = int(knobs.get("pp", 1)), int(knobs.get("vpp", 1))
     split = str(knobs.get("stage_split", "even"))
     if split.startswith("spread"):
@@ -49,13 +49,14 @@ def first_with_experts(layers: int, dense: int, knobs: Mapping[str, Value]) -> i
     if pp == 1:
         return 1
     first, inner, last = chunk_layers(layers, knobs) or [layers / (pp * vpp)] * 3
-    left = dense % (first + (pp - 2) * inner + last)  # dense layers in the round of chunks that also has experts
+    left = dense % (first + (pp - 2) * inner + last)  # dense layers in the first round of chunks with experts
     return 1 + math.ceil(max(left - first, 0) / max(inner, 1))
 
 
 def composed(corners: Sequence[tuple[Depth, Rank]], wanted: Depth, replicas: int, sharded: bool) -> Rank:
-    """The trace of a rank of the large job, with counts per micro batch. `corners`: the small jobs' traces: two depths,
-    each with one or two numbers of stages. `sharded`: whether the optimizer state is sharded over the replicas."""
+    """The trace of a rank of the large job, with counts per micro batch. `corners`: traces of small jobs with two
+    depths, each with one or two numbers of stages. `sharded`: whether the optimizer state is sharded over the
+    replicas."""
     weighed = [(_weight(corners, depth, wanted), rank) for depth, rank in corners]
     first = corners[0][1]
     share = first.replicas / replicas if sharded else 1.0
@@ -64,7 +65,7 @@ def composed(corners: Sequence[tuple[Depth, Rank]], wanted: Depth, replicas: int
         return sum(weight * value for (weight, _), value in zip(weighed, values, strict=True))
 
     left = {kind: round(total([r.left[kind] for _, r in weighed])) for kind in KINDS}
-    fewer = round(left["optimizer"] * (share - 1))  # bytes of optimizer state gained; < 0 with more replicas
+    fewer = round(left["optimizer"] * (share - 1))  # bytes added to the optimizer state: < 0 with more replicas
     at_peak = {kind: round(total([r.at_peak[kind] for _, r in weighed])) for kind in KINDS}
     steps = [
         Step(
@@ -120,9 +121,9 @@ def _weight(corners: Sequence[tuple[Depth, Rank]], depth: Depth, wanted: Depth) 
 
 
 def _kernels(weighed: Sequence[tuple[float, Rank]], share: float) -> list[list]:
-    """The combined kernels. Those of the passes are grouped by shape; if a shape depends on the depth, one corner
-    contributes a negative count, so that the total time is extrapolated. Kernels of the optimizer step are merged by
-    name, because their sizes depend on the depth."""
+    """The combined kernels. Kernels of the forward and backward passes are grouped by shape; if a shape depends on the
+    depth, one corner contributes a negative count, so that the total time is extrapolated. Kernels of the optimizer
+    step are merged by name, because their sizes depend on the depth."""
     found: defaultdict[str, float] = defaultdict(float)
     what: dict[str, list] = {}
     for weight, rank in weighed:
@@ -147,8 +148,8 @@ def _kernels(weighed: Sequence[tuple[float, Rank]], share: float) -> list[list]:
 
 
 def _collectives(weighed: Sequence[tuple[float, Rank]], replicas: int) -> list[list]:
-    """The collectives of the weighted ranks, combined. Between replicas, the bytes of all calls of an operation are
-    added up, because the split into buckets depends on the number of layers."""
+    """The collectives of the weighted ranks, combined. For collectives between replicas, the bytes of all calls of an
+    operation are added up, because the split into buckets depends on the number of layers."""
     found: defaultdict[tuple, float] = defaultdict(float)
     for weight, rank in weighed:
         for count, operation, group, ranks, size, phase in rank.collectives:

@@ -1,10 +1,10 @@
 """Predicts the seconds of a training step from traces of its ranks: every kernel and collective that the framework
-launched is priced with the device's calibrated operators, and replayed in the order of stages and streams.
+launched is timed with the device's calibrated operators, and replayed in the order of stages and streams.
 
-Unlike in the closed-form model (simulate/training), the counts come from the framework's own code; only the prices of
-operators and the constants of overlap are shared. Kernels of a rank run one after another. Stages wait for each other
-as in Megatron-core's schedule (pipeline_replay.py). Communication between replicas overlaps with kernels in the traced
-order (overlap_replay.py)."""
+Unlike in the closed-form model (simulate/training), the counts come from the framework's own code; only the operators'
+times and the constants of overlap are shared. Kernels of a rank run one after another. Stages wait for each other as in
+Megatron-core's schedule (pipeline_replay.py). Communication between replicas overlaps with kernels in the traced order
+(overlap_replay.py)."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ class PricedTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(NamedTuple):
-    """The inputs of all prices. `copies`: experts per token if DeepEP sends each token once per node, else 0."""
+    """The inputs of every prediction. `copies`: experts per token if DeepEP sends each token once per node, else 0."""
 
     knobs: Mapping[str, Value]
     hw: Hardware
@@ -79,7 +79,7 @@ def priced(
 ) -> PricedTrace | None:
     """The predicted step; None if a rank was not traced. `ranks`: traces of one rank of the last stage, the first
     stage, and up to two inner stages. `timed`: ranks that also ran on a real device; their measured seconds replace the
-    prices of their kernels. `copies`: see Setting."""
+    predicted seconds of their kernels. `copies`: see Setting."""
     measured = {t.rank: t for t in timed if t.verdict == "starts"}
     plain = sorted((r for r in ranks if r.imbalance == 1.0), key=lambda r: r.rank)
     if not plain or any(r.verdict != "starts" for r in plain):
@@ -90,7 +90,7 @@ def priced(
     if more := _of_the_busiest(ranks, plain, on):
         made = [_with(stage, more) for stage in made]
     inner = made[1:-1] or made[:1]
-    # Index of the stage that the second inner trace is of; without such a trace, index of the last stage.
+    # Index of the stage of the second inner trace; without a second inner trace, index of the last stage.
     others = int(plain[2].rank * pp // _world(knobs)) if len(inner) > 1 else pp - 1
     along = [made[0], *inner[:1] * (others - 1), *inner[-1:] * (pp - 1 - others), made[-1]] if pp > 1 else [made[-1]]
     overlapped = bool(knobs.get("overlap_p2p")) and int(knobs.get("vpp", 1)) > 1
@@ -129,7 +129,7 @@ def _stage(rank: Rank, on: Setting, timed: Timed | None) -> PricedStage:
     chunks = rank.chunks or [Chunk(rank.kernels, rank.collectives)]
     traced = max(rank.micro_batches_traced, 1)
     vpp = int(on.knobs.get("vpp", 1))
-    if len(chunks) < vpp:  # composed.py merged the chunks
+    if len(chunks) < vpp:  # the trace does not separate the chunks: they share it equally
         chunks, traced = chunks * vpp, traced * vpp
     passes = [[_pass(chunk, phase, traced, on) for chunk in chunks] for phase in _PASSES]
     if timed:
@@ -186,7 +186,7 @@ def _late(c: list) -> bool:
 
 
 def _as_measured(passes: list[list[Parts]], seconds: float) -> list[list[Parts]]:
-    """Replaces the kernels' prices by a micro batch's measured `seconds`, distributed in proportion to the prices."""
+    """Replaces the kernels' predicted seconds by a micro batch's measured `seconds`, split in proportion."""
     prices = [[sum(parts[name] for name in parts if name in _KERNELS) for parts in some] for some in passes]
     total = sum(map(sum, prices))
     usual = [[1 / 3 / len(passes[0])] * len(passes[0]), [2 / 3 / len(passes[1])] * len(passes[1])]
@@ -220,7 +220,7 @@ def _pass(chunk: Chunk, phase: str, traced: int, on: Setting) -> Parts:
     issued = sum(k[0] for k in chunk.kernels if k[2] == phase)
     sent: defaultdict[str, float] = defaultdict(float)
     for c in chunk.collectives:
-        if (kind := _KINDS.get(c[2])) and c[5] == phase and c[1] != "recv":  # a transfer is priced at its sender only
+        if (kind := _KINDS.get(c[2])) and c[5] == phase and c[1] != "recv":  # a transfer counts at its sender only
             sent[kind] += c[0] * _collective(c, on) / traced
             issued += c[0]
     if "cp" in sent:  # attention on one block of keys hides the transfer of the next block
@@ -237,8 +237,8 @@ def _pass(chunk: Chunk, phase: str, traced: int, on: Setting) -> Parts:
 
 
 def _beside_products(matmul: float, tp: float, on: Setting) -> tuple[float, float]:
-    """(seconds of products, exposed seconds of tp communication) with tp_comm_overlap, as in the closed-form model:
-    communication takes multiprocessors from the products that hide it."""
+    """(seconds of GEMMs, exposed seconds of tp communication) with tp_comm_overlap, as in the closed-form model:
+    communication takes multiprocessors from the GEMMs that hide it."""
     multiprocessors = float(on.knobs.get("tp_comm", 16))
     moving = tp * max(16 / max(multiprocessors, 1.0), 0.8)
     hidden = min(HIDDEN_TP * moving, matmul)
@@ -317,7 +317,7 @@ def _collective(c: list, on: Setting) -> float:
     links = Topology(hw, np.array(float(hw.per_node)), np.array(hw.network.node_gb_s))
     tp, cp = int(knobs.get("tp", 1)), int(knobs.get("cp", 1))
     stage = max(1, tp * cp * int(knobs.get("dp", 1)))
-    etp = int(knobs.get("etp", tp))  # experts have a parallel layout of their own within a stage
+    etp = int(knobs.get("etp", tp))  # within a stage, experts are split differently from other layers
     experts = {"etp": 1, "ep": etp, "tp+ep": 1, "expert dp": etp * int(knobs.get("ep", 1))}
     strides = {"tp": 1, "cp": tp, "dp+cp": tp, "pp": stage, **experts}
     n, stride = np.array(float(ranks)), np.array(float(strides.get(group, tp * cp)))

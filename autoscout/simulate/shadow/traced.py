@@ -13,8 +13,7 @@ from kb.records import Value
 GIB = 2.0**30  # bytes
 KINDS = ("weights", "gradients", "optimizer", "activations", "buffers", "temporary")
 # Standard deviations of log(measured / traced) peak memory: of dense recipes (docs/lab/shadow.md), and of recipes with
-# experts. The latter also serves as a cautious value for cases without measurements (8-bit products, context
-# parallelism).
+# experts. The latter also serves as a cautious value for cases without measurements (8-bit GEMMs, context parallelism).
 ERROR, DOUBTED_ERROR = 0.003, 0.03
 # Tokens of the busiest rank's experts relative to the mean: after routing has settled, and in the first steps.
 # ROUTING_SPREAD: standard deviation of the settled value, for the probability of running out of memory.
@@ -24,8 +23,8 @@ Verdict = Literal["starts", "refused", "untraceable", "timeout"]
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes allocated in one training step: peak of the forward and backward passes, peak of the optimizer step, and
-    what is `left` after it."""
+    """Bytes allocated in one training step: peak during the forward and backward passes, peak during the optimizer
+    step, and bytes still allocated (`left`) after it."""
 
     forward_backward: int
     optimizer: int
@@ -33,7 +32,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """One of several chunks of a stage, with the same fields as Rank."""
+    """One of several chunks (virtual stages) of a pipeline stage, with fields as in Rank."""
 
     kernels: list[list]
     collectives: list[list]
@@ -101,12 +100,12 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shadow(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a configuration. `ranks`: traces, starting with that of the highest peak. `allocated`, `reserved`:
-    GiB of the highest peak; `low`, `high`: 90 % interval of `allocated`; `imbalanced`: the peak at OUT_OF_BALANCE, for
-    models with experts; `beside`: additional GiB of the driver and the communicators; `device_gib`: memory of the
-    smallest device; `oom_probability`: probability that the peak plus `beside` exceeds `device_gib`. `step_s`:
-    predicted seconds of a step, if the device is known; `parts`: components of `step_s` (pricing.py). `timed`: ranks
-    that ran on a real device, with measured seconds."""
+    """The result of tracing a configuration. `ranks`: traces, starting with that of the highest peak. `allocated`,
+    `reserved`: GiB of the highest peak; `low`, `high`: 90 % interval of `allocated`; `imbalanced`: the peak at
+    OUT_OF_BALANCE, for models with experts; `beside`: additional GiB of the driver and the communicators; `device_gib`:
+    memory of the smallest device; `oom_probability`: probability that the peak plus `beside` exceeds `device_gib`.
+    `step_s`: predicted seconds of a step, if the device is known; `parts`: components of `step_s` (pricing.py).
+    `timed`: ranks that ran on a real device, with measured seconds."""
 
     job: str
     name: str

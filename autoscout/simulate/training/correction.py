@@ -33,15 +33,15 @@ Parts = dict[str, Array]
 LEVEL, JOB, SOFTWARE, EACH, LOCAL = 0.3, 0.25, 0.35, 0.4, 1.0
 FAR, OTHERS = 0.2, 0.5
 NOISE = 0.02
-# largest number of rows used (evenly spaced if there are more), because the time is quadratic in it
+# most measured rows used (evenly spaced if there are more), because the time of a prediction grows with their square
 MOST = 256
 _BLOCK = 1 << 13  # rows corrected per block, in single precision
-_OUTLIER = 2.0  # residuals farther from the median than this multiple of the stated error count less
+_OUTLIER = 2.0  # residuals farther from the median than this many stated errors count less
 
 
 class Alike(NamedTuple):
-    """The properties of n rows that the covariance compares. `layouts`: (n, knobs) log2 of each knob divided by its
-    length scale; `job`, `software`: (n,) hashes."""
+    """The properties of n rows that the covariance compares. `layouts`: (n, knobs) log2(knob) / length scale; `job`,
+    `software`: (n,) hashes."""
 
     layouts: Array
     job: Array
@@ -50,7 +50,7 @@ class Alike(NamedTuple):
 
 class _Rows(NamedTuple):
     """Rows in the form that the covariance needs. `shares`: (parts, n) share of each component in the predicted time;
-    `claimed`, `usual`: (n,) errors e and u."""
+    `claimed`, `usual`: (n,) the errors e and u in the module's docstring."""
 
     shares: Array
     alike: Alike
@@ -64,8 +64,8 @@ class _Rows(NamedTuple):
 
 class Correction:
     def __init__(self, parts: Parts, alike: Alike, error: Array, values: Array) -> None:
-        """Fits the process to measured `values`, ignoring rows without one. `parts`: (n,) predicted seconds of each
-        component; `error`: (n,) stated errors."""
+        """Fits the Gaussian process to measured `values`, ignoring rows without one. `parts`: (n,) predicted seconds of
+        each component; `error`: (n,) stated errors."""
         total = np.sum(list(parts.values()), axis=0)
         usable = np.flatnonzero(np.isfinite(values) & (values > 0) & np.isfinite(total))
         usable = usable[:: -(-len(usable) // MOST) or 1]
@@ -122,8 +122,8 @@ def _covariance(a: _Rows, b: _Rows) -> Array:
 
 
 def _same(a: Array, b: Array) -> Array:
-    """(n, m) 1 where the numbers a and b are equal, else 0; (1, 1) if all are equal."""
-    if np.ptp(a) == 0 and np.ptp(b) == 0:  # the usual case in a session: one job
+    """(n, m) 1 where a[i] = b[j], else 0; (1, 1) if a and b are each constant."""
+    if np.ptp(a) == 0 and np.ptp(b) == 0:  # usual in a session, whose rows are all of one job
         return np.array([[a[0] == b[0]]], dtype=np.float32)
     return (a[:, None] == b).astype(np.float32)
 

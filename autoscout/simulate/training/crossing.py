@@ -10,7 +10,7 @@ from autoscout.simulate.training.fleet import devices
 from autoscout.simulate.training.step import Training
 from kb.records import Job
 
-_DECIDES = 0.05  # reported if twice the speed would save more than this share of the step; a convention
+_DECIDES = 0.05  # the network is reported if twice its speed would save more than this share of the step; a convention
 
 
 def network_matters(job: Job, columns: Columns) -> str:

@@ -3,7 +3,7 @@
 All byte counts are derived from the code of LlamaDecoderLayer, PEFT's LoRA layers and Trainer (transformers 5.17, peft
 0.21, torch 2.11), and were compared with 21 runs on an H100 and with shadow runs, in which the framework's own code
 runs without a GPU (docs/lab/simulators-training.md). The column `hub` is the bytes per weight: 4 if weights are cast to
-16 bits for each product, 2 if the optimizer state also has 16 bits. The residual stream has the weights' precision."""
+16 bits for each GEMM, 2 if the optimizer state also has 16 bits. The residual stream has the weights' precision."""
 
 import numpy as np
 
@@ -14,9 +14,9 @@ Array = np.ndarray
 # peak. Before transformers 4.45, shifting the logits also copied them (rank_memory.WHOLE_LOGITS).
 LOGITS = 11.3
 SCORE = 6.0  # bytes kept per unfused attention score: its softmax in fp32 and in 16 bits
-ADAM = 10.0  # bytes moved per byte of weights: gradient clipping, moments and weights read and written
-ISSUED = 3.5  # additional operators per adapted product, in each of the forward and backward passes
-# Bytes that a norm's operators read and write per element, by bytes of the residual stream (forward), and backward.
+ADAM = 10.0  # bytes moved per byte of weights to clip gradients, and to read and write moments and weights
+ISSUED = 3.5  # operators that a LoRA adapter adds to a linear layer, per pass (forward or backward)
+# Bytes that a norm's operators move per element: forward, by bytes per element of the residual stream; backward.
 _STREAM_FORWARD = {2: 36.0, 4: 28.0}
 _STREAM_BACKWARD = 76.0
 # GPT-2's GELU consists of ten operators, mostly in fp32. Bytes per inner element: kept, moved forward, moved backward.
@@ -30,19 +30,19 @@ def on(x: Inputs) -> bool:
 
 def kept_of_hub(x: Inputs, tokens: Array) -> tuple[Array, Array]:
     """((n,) bytes that one layer keeps for the backward pass of one micro batch, without unfused scores; (n,) bytes of
-    unfused scores). A norm keeps its input in fp32 and, for its weight's gradient, its output. Each product with 32-bit
-    weights keeps a copy of its input; each adapter keeps one in fp32."""
+    unfused scores). A norm keeps its input in fp32 and, for its weight's gradient, its output. Each linear layer with
+    32-bit weights, and each adapter, keeps a 16-bit copy of its input."""
     h, attended, keys = x.hidden, x.heads * x.head_dim, 2 * x.kv_heads * x.head_dim
     wide, frozen = x.hub == 4, x.lora > 0
-    inputs = np.where(x.gated > 0, 2.0, 1.0)  # number of products that read the second norm's output
+    inputs = np.where(x.gated > 0, 2.0, 1.0)  # number of linear layers that read the second norm's output
     one_kernel = x.bias > 0  # LayerNorm is one kernel and keeps its input
     norm = np.where(one_kernel, x.hub, 4.0 + np.where(frozen, 0.0, x.hub))
-    # Bytes of input copies per hidden element: 2 for each product with cast weights, or for each adapter; otherwise
-    # products share the two norms' outputs.
+    # Bytes of input copies per hidden element: 2 for each linear layer with cast weights, or for each adapter;
+    # otherwise the linear layers share the two norms' outputs.
     copies = np.where(np.where(frozen, x.adapters > 0, wide), (3.0 + inputs) * 2, 4.0)
     stream = h * (2 * norm + copies)
     core = 4.0 * attended + 2.0 * keys  # bytes of queries, keys, values and output
-    read = np.where(frozen & (x.adapters == 0), 0.0, 2.0)  # bytes of the next product's input
+    read = np.where(frozen & (x.adapters == 0), 0.0, 2.0)  # bytes per element of the next linear layer's input
     plain = np.where(x.gated > 0, 6.0, 2.0) + read
     activated = np.where(_composed(x), COMPOSED_GELU[0], plain) * x.ffn
     apart = np.where(frozen & (x.adapters > 0), 2.0 * attended, 0.0)  # an adapter's copy of the attention output
@@ -54,7 +54,7 @@ def states(x: Inputs, weights: Array, products: Array, own: Array) -> tuple[Arra
     rank; `products`: number of parameters that matrix products cast to 16 bits; `own`: number of trained parameters."""
     sharded = x.zero == 3
     group = np.where(sharded, np.where(np.isnan(x.zero_group), x.dp, x.zero_group), 1.0)
-    cast = np.where((x.hub == 4) & ~sharded, 2.0 * products, 0.0)  # 16-bit copies live until backward
+    cast = np.where((x.hub == 4) & ~sharded, 2.0 * products, 0.0)  # 16-bit weights live until the backward pass
     each = np.where(x.lora > 0, 4.0, x.hub)  # PEFT keeps adapters in fp32
     return x.hub * weights / group + cast, each * own / group, 2 * each * own / group
 
@@ -82,7 +82,7 @@ def moved(x: Inputs, tokens: Array) -> tuple[Array, Array]:
         + rotary
         + x.ffn * np.where(x.gated > 0, 10.0, np.where(_composed(x), COMPOSED_GELU[1], 4.0))
     )
-    summed = (1 + inputs) * np.where(wide, 12.0, 6.0)  # sums of gradients
+    summed = (1 + inputs) * np.where(wide, 12.0, 6.0)  # sums of the gradients of linear layers with a common input
     backward = h * (
         2 * np.where(x.bias > 0, 20.0, _STREAM_BACKWARD) + 2 * np.where(wide, 12.0, 6.0) + (3 + inputs) * cast + summed
     )
@@ -98,7 +98,7 @@ def _composed(x: Inputs) -> Array:
 
 def adapters_moved(tokens: Array, width: Array) -> tuple[Array, Array]:
     """(n,) bytes that adapters with `width` inputs and as many outputs read and write, forward and backward: inputs are
-    cast to fp32 and back; outputs are scaled and added to the output of the frozen product."""
+    cast to fp32 and back; outputs are scaled and added to the output of the frozen linear layer."""
     return tokens * width * 24.0, tokens * width * 28.0
 
 

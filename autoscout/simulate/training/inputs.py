@@ -11,7 +11,7 @@ from autoscout.simulate.combinations import distinct
 from autoscout.simulate.member import Columns
 from kb.records import AutoscoutError
 
-REQUIRED = ("layers", "hidden", "heads", "seq_len")  # global_batch is also required, but only for times
+REQUIRED = ("layers", "hidden", "heads", "seq_len")  # to predict times, global_batch is also required
 
 # Values of absent or empty columns. A string names another column.
 DEFAULTS: dict[str, Any] = {
@@ -40,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "mbs": 1.0,
     "sp": 0.0,
     "per_node": np.nan,  # devices per node; NaN: as in the hardware file
-    # activation recomputation: none, selective or full; `recomputed`: share of the layers' work, if a table states it
+    # activation recomputation: none, selective or full; `recomputed`: stated share of the layers' work that is repeated
     "ar": "none",
     "ar_method": "uniform",
     "ar_layers": 1.0,
@@ -55,11 +55,11 @@ DEFAULTS: dict[str, Any] = {
     "overlap_grad": 0.0,
     "overlap_param": 0.0,
     "gathered_bytes": 2.0,  # bytes per weight of the all-gather after a step
-    "ddp_bucket": 160.0,  # MiB of fp32 gradients: Megatron's 40 M elements
+    "ddp_bucket": 160.0,  # MiB of fp32 gradients per bucket: Megatron's 40 M elements
     # settings of DeepSpeed (targets/deepspeed/catalog.toml)
     "masters_apart": 0.0,  # 1: ZeRO-3 shards 16-bit weights and fp32 master weights; 0: only fp32 weights (FSDP)
     "reduced_each": 0.0,  # 1: gradients are reduced after every micro batch; 0: once per step
-    "reduce_elements": np.nan,  # gradients per reduction; NaN: all, or with overlap_grad as ddp_bucket
+    "reduce_elements": np.nan,  # gradients per reduction; NaN: all, or with overlap_grad one ddp_bucket
     "copied_elements": 0.0,  # elements in the buffer of gradients to reduce
     "kept_elements": 0.0,  # weights that ZeRO-3 keeps gathered until the backward pass
     "near_group": 0.0,  # ZeRO++ hpZ: ranks that share a second copy of the weights for backward; 0: none
@@ -71,16 +71,16 @@ DEFAULTS: dict[str, Any] = {
     "cp_channels": np.nan,
     "tp_comm_overlap": 0.0,
     "tp_comm": 16.0,
-    "tp_comm_dgrad": 0.0,  # 1: products overlap with the scatter of input gradients (tp_comm_overlap_rs_dgrad)
+    "tp_comm_dgrad": 0.0,  # 1: GEMMs overlap with the scatter of input gradients (tp_comm_overlap_rs_dgrad)
     "overlap_p2p": 0.0,
     "drained": np.nan,  # pipeline drains after this many rounds of pp micro batches; NaN: once per step
     "dispatcher": "alltoall",
     "cp_comm": "p2p",
-    "fp8_attention": 0.0,  # 1: context parallel attention sends 8-bit values; kernels are priced as 16-bit
+    "fp8_attention": 0.0,  # 1: context parallel attention sends 8-bit values; its kernels are timed as 16-bit kernels
     "overlap_experts": 0.0,
     "delay_wgrad": 0.0,
     # the software
-    "attention": "",  # unfused, flash1, flash2, flash or masked; "": by te and the head size
+    "attention": "",  # a name in ATTENTION; "": flash or unfused, depending on te and the head size
     "te": 1.0,
     "dropout": 0.0,
     "deterministic": 0.0,  # 1: only deterministic kernels
@@ -91,18 +91,18 @@ DEFAULTS: dict[str, Any] = {
     "graphs": 0.0,  # 1: layers run as CUDA graphs, so no device waits for kernel launches
     "transposes": 0.0,  # 1: frozen 8-bit weights are transposed for every input gradient instead of stored twice
     "op_fuser": 0.0,  # 1: Transformer Engine fuses casts into norms and gates, and an adapter's operators
-    "hub": 0.0,  # bytes per weight in Transformers' own modules (hub_layers.py); 0: other layers
+    "hub": 0.0,  # bytes per weight of Hugging Face Transformers' modules (hub_layers.py); 0: other layers
     "foreach": 0.0,  # 1: PyTorch's foreach optimizer, which copies all trained parameters
     "grads_apart": 0.0,  # 1: gradients are separate tensors, summed by a kernel and copied to buckets and back
     "split_loss": 1.0,  # 1: logits are split over tp; 0: whole rows of logits, under autocast
     "ce_fusion": np.nan,  # loss: 1: Transformer Engine's in-place kernel; 0: plain operators; NaN: unknown
     "lora": 0.0,  # 1: LoRA; 2: QLoRA (frozen weights in 4 bits); 0: full training
-    "adapters": 0.0,  # 0: adapters on queries and values; 1: on every product
+    "adapters": 0.0,  # 0: adapters on queries and values; 1: on every linear layer
     "lora_rank": 16.0,  # the rank of MLPerf's llama2_70b_lora
-    "adapter_width": np.nan,  # summed inputs and outputs of adapted products; NaN: attention's, as in MLPerf
-    "frozen_layers": 0.0,  # number of leading layers that are not trained (nor is the embedding)
-    # sequence packing (1: several samples per sequence); packed_share: sequences per sample; packed_context: length of
-    # samples, averaged over tokens
+    "adapter_width": np.nan,  # summed input and output widths of linear layers with adapters; NaN: those of attention
+    "frozen_layers": 0.0,  # number of leading layers that are frozen, with the embedding; 0: all layers are trained
+    # packing: 1 if a sequence contains several samples; packed_share: sequences per sample; packed_context: mean length
+    # of a sample, weighted by tokens
     "packing": 0.0,
     "packed_share": 1.0,
     "packed_context": "seq_len",
@@ -148,7 +148,7 @@ class Inputs(SimpleNamespace):
         return Inputs(**{**picked, "n": len(index)})
 
 
-# Codes of text values.
+# Codes of text values, by column.
 AR = {"none": 0.0, "no": 0.0, "selective": 1.0, "full": 2.0}
 # flash: the fastest FlashAttention version of the device; masked: PyTorch's memory-efficient kernel with a mask tensor
 ATTENTION = {"unfused": 0.0, "flash1": 1.0, "flash2": 2.0, "flash": 3.0, "masked": 4.0}
@@ -162,18 +162,18 @@ MODULES = {
 }
 _NONE_NAMED = 1 << len(MODULES)  # bit for rows that list no modules
 METHOD = {"uniform": 0.0, "block": 1.0}  # recomputation methods as numbers
-# Communication of context parallel attention. 1: heads are exchanged; 0: priced as a ring.
+# Communication of context parallel attention. 1: heads are exchanged; 0: timed as a ring.
 CP_COMM = {"a2a": 1.0, **dict.fromkeys(("p2p", "all_gather", "a2a2+p2p", "a2a4+p2p", "a2a8+p2p"), 0.0)}
 FSDP = {"none": 0.0, "optim": 1.0, "optim_grads": 2.0, "optim_grads_params": 3.0}  # equivalent ZeRO stages
-MOMENTS = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0}  # bytes of each of the two moments
-DISPATCHER = {"alltoall": 0.0, "allgather": 1.0, "flex": 2.0, "hybridep": 2.0}  # flex: DeepEP
+MOMENTS = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0}  # bytes per parameter of each of Adam's two moments
+DISPATCHER = {"alltoall": 0.0, "allgather": 1.0, "flex": 2.0, "hybridep": 2.0}  # of tokens to experts; flex uses DeepEP
 
 
 CODED = {"ar": AR, "ar_method": METHOD, "cp_comm": CP_COMM, "dispatcher": DISPATCHER, "fsdp": FSDP, "moments": MOMENTS}
 
 
 def coded(columns: Columns) -> dict[str, Any]:
-    """The columns with text values replaced by their codes. `complete` would also do this, but for every row;
+    """The columns with text values replaced by their codes. `complete` would also convert them, but row by row;
     converting each distinct text once is faster."""
     found = {}
     for name in (*CODED, "ar_modules"):
@@ -215,7 +215,7 @@ def complete(columns: Columns) -> Inputs:
     x["gpus"] = _gpus(columns, x)
     x["dp"] = _given(columns, "dp", np.maximum(x["gpus"] // (x["tp"] * x["pp"] * x["cp"]), 1))
     sequences = x["global_batch"] * np.where(x["packing"] > 0, x["packed_share"], 1.0)
-    x["micro_batches"] = np.maximum(np.ceil(sequences / (x["mbs"] * x["dp"])), 1)  # NaN: no batch
+    x["micro_batches"] = np.maximum(np.ceil(sequences / (x["mbs"] * x["dp"])), 1)  # NaN without a global batch
     # Megatron accumulates the gradients of bf16 models in fp32, those of fp16 models in fp16.
     x["grad_bytes"] = _given(columns, "grad_bytes", np.array([2.0 if x["dtype"] == "fp16" else 4.0]))
     n = max((np.shape(value) or (1,))[-1] for name, value in columns.items() if name != "degrees")

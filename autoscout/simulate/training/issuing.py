@@ -9,14 +9,14 @@ from autoscout.simulate.training import ring_attention as ring
 from autoscout.simulate.training.inputs import Inputs
 
 Array = np.ndarray
-# Operators of a layer's two adapters per pass, separate and fused: dropout, two products, scaling and adding for each.
-# (In the backward pass, the adapters' weight gradients replace those of the four frozen products.) ADAPTED_SENT:
-# additional collectives with tensor parallelism, two of the adapters' inner values and one of an output.
+# Operators of a layer's two adapters per pass, separate and fused: dropout, two GEMMs, scaling and adding for each. (In
+# the backward pass, the adapters' weight gradients replace those of the four frozen GEMMs.) ADAPTED_SENT: additional
+# collectives with tensor parallelism, two for the adapters' inner values and one for an output.
 ADAPTED, ADAPTED_SENT = (10.0, 6.0), 3.0
 
 
 def issued(hw: Hardware, x: Inputs, more: Array) -> tuple[Array, Array]:
-    """((n,) seconds forward, (n,) seconds backward) per layer. `more`: operators of experts, beyond a dense layer's."""
+    """((n,) seconds forward, (n,) seconds backward) per layer. `more`: operators that experts add to a dense layer."""
     adapted = np.where(x.lora > 0, np.where(x.op_fuser > 0, ADAPTED[1], ADAPTED[0]), 0.0)
     products = np.where(x.adapters > 0, 5 + np.where(x.gated > 0, 2.0, 1.0), 2.0)
     adapted = np.where((x.hub > 0) & (x.lora > 0), hub.ISSUED * products, adapted)

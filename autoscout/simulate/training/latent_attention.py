@@ -26,7 +26,7 @@ def weights(x: Inputs) -> Array:
 def kept_of_latents(x: Inputs, own: Array, b: float, product: float) -> Array:
     """Bytes that a layer keeps for latents: the outputs of the down projections (latents and positional key), and the
     normalised latents, which are the inputs of the up projections. `own`: tokens of a rank; `b`, `product`: bytes per
-    value and per input of a product."""
+    value and per input of a linear layer."""
     return own * (b * (x.q_lora_rank + _down(x)) + product * (x.q_lora_rank + x.kv_lora_rank))
 
 
@@ -44,8 +44,8 @@ def moved(x: Inputs, tokens: Array, b: int) -> Array:
 
 
 def projections(x: Inputs, tokens: Array, own: Array, linear: Callable[[Array, Array, Array], Any]) -> tuple[Any, Any]:
-    """(times of all projections, times of the up projections). `linear`: a function from (tokens,
-    outputs, inputs) to a product's times."""
+    """(times of all projections, times of the up projections). `linear`: a function from (tokens, outputs, inputs) to a
+    linear layer's times."""
     heads = x.heads / x.tp
     down = linear(own, np.maximum(x.q_lora_rank + _down(x), 1), x.hidden)
     up = linear(tokens, np.maximum(heads * _query(x), 1), _from_queries(x))

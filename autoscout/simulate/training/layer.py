@@ -1,8 +1,8 @@
 """Predicts seconds of one transformer layer, and of the output layer with the loss, for one micro batch on one rank.
 
-Compute and communication are separate, because they may overlap, as are forward, recomputation, backward, and the
-host's time to launch them. Operators and shapes follow Megatron-core, and for sequence parallelism and recomputation
-Korthikanti et al. 2022."""
+Compute and communication are separate, because they may overlap. Forward, recomputation, backward, and the host's time
+to launch kernels are also separate. Operators and shapes follow Megatron-core, and for sequence parallelism and
+recomputation Korthikanti et al. 2022."""
 
 from functools import partial
 from typing import NamedTuple
@@ -30,7 +30,7 @@ FROZEN_CAST = {"fp8": 3.0, "fp4": 4.5}
 FUSED_CAST = {"fp8": 0.0, "fp4": 2.5}
 # With sequence parallelism, a rank quantizes its own tokens before the all-gather (Transformer Engine's
 # layernorm_linear.py, grad_output_preprocess), so fewer bytes are sent (GATHERED, relative to 16 bits). Before
-# Blackwell, 8-bit products support only one operand layout, so weight gradients need a transposed copy of the gathered
+# Blackwell, 8-bit GEMMs support only one operand layout, so weight gradients need a transposed copy of the gathered
 # values (TURNED bytes per value).
 GATHERED = {"fp8": 0.5, "fp4": 4.5 / 16}
 TURNED = 2.0
@@ -66,7 +66,7 @@ class Times(NamedTuple):
     up: Array
     tp_forward: Array
     tp_backward: Array
-    # The part of tp_forward and tp_backward that cannot overlap with a product.
+    # Seconds of tp_forward and tp_backward that cannot overlap with a GEMM.
     bare_forward: Array
     bare_backward: Array
     cp: Array
@@ -189,7 +189,7 @@ def _linear(
     frozen = x.lora > 0
     dtype = dtype or x.dtype
     dx = gemm(hw, tokens, inputs, outputs, dtype)
-    # dW's operands are stored by token, so an odd number of tokens (of an expert) does not break the rows' alignment.
+    # Rounding avoids gemm's penalty for unaligned rows: dW's operands are stored by token, so their rows are aligned.
     dw = np.where(frozen, 0.0, gemm(hw, outputs, inputs, np.ceil(tokens / 8) * 8, dtype, accumulate))
     forward = gemm(hw, tokens, outputs, inputs, dtype)
     if dtype in CAST:
@@ -218,7 +218,7 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     heads = x.heads / x.tp
     queries = x.seq_len / x.cp
     dtype = "bf16" if x.dtype in CAST else x.dtype  # only linear layers use 8 or 4 bits
-    seen = np.where(x.packing > 0, x.packed_context, x.seq_len)  # fused kernels skip other samples
+    seen = np.where(x.packing > 0, x.packed_context, x.seq_len)  # fused kernels skip the other packed samples
     fused = flash(hw, x.mbs * x.seq_len / seen, heads, seen / x.cp, seen, x.head_dim, dtype)
     fused_backward = flash_backward(hw, fused)
     newest = np.where(x.deterministic > 0, hw.attention.deterministic, 1.0)
@@ -257,14 +257,14 @@ def _feed_forward(
     """(compute seconds, seconds of the forward pass that block recomputation repeats, seconds of expert communication
     per pass, operators in addition to a dense layer's), each averaged over layers with and without experts."""
     wide = np.where(x.gated > 0, 2.0, 1.0)
-    # The fused activation quantizes its output for the next product and, backward, its gradient for the previous one.
+    # The fused activation quantizes its output for the next GEMM; backward, its gradient for the previous GEMM.
     dense = _linear(hw, x, tokens, wide * x.ffn / x.tp, x.hidden, fusible="dy", gathered="x")
     dense = dense + _linear(hw, x, tokens, x.hidden, x.ffn / x.tp, fusible="x", gathered="dy")
     if not np.any(x.experts):
         return dense, dense.forward, np.zeros(1), np.zeros(1)
     experts = np.maximum(x.experts, 1)
     local = np.maximum(experts / x.ep, 1)
-    routed = own * x.topk * IMBALANCE * x.etp  # tokens per rank, including all etp ranks
+    routed = own * x.topk * IMBALANCE * x.etp  # tokens per rank, gathered from all etp ranks
     each = routed / local
     up = _linear(hw, x, each, wide * x.expert_ffn / x.etp, x.hidden)
     down = _linear(hw, x, each, x.hidden, x.expert_ffn / x.etp)
@@ -302,10 +302,10 @@ def _feed_forward(
 
 
 def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Array]:
-    """((n,) seconds forward, (n,) backward) of a layer's adapters: two thin, memory-bound products each, as in NeMo.
-    Dropout reads the input and writes it with a mask, a product reads it, and the output is written, scaled and added
-    to the frozen product's. The backward pass moves as much and sums two gradients. If fused (TEFusedLoRALinear), the
-    products scale and accumulate, one of two inputs has 8 bits, and masks have one bit per value."""
+    """((n,) seconds forward, (n,) backward) of a layer's adapters: two thin, memory-bound GEMMs each, as in NeMo.
+    Dropout reads the input and writes it with a mask, a GEMM reads it, and the output is written, scaled and added to
+    the frozen GEMM's output. The backward pass moves as much and sums two gradients. If fused (TEFusedLoRALinear),
+    GEMMs scale and accumulate, one of two inputs has 8 bits, a mask one bit per value."""
     if not np.any(x.lora > 0):
         return np.zeros(1), np.zeros(1)
     half = 0.5 * tokens * adapter_width(x) / x.tp * b  # bytes of inputs; outputs are about as large
@@ -351,7 +351,7 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
         / x.tp
         * b,
     )
-    rope = rope + x.qk_norm * 2 * tokens * (x.heads + x.kv_heads) * x.head_dim / x.tp * b  # norms of heads
+    rope = rope + x.qk_norm * 2 * tokens * (x.heads + x.kv_heads) * x.head_dim / x.tp * b  # norms of queries and keys
     rope = np.where(x.kv_lora_rank > 0, latent.moved(x, x.mbs * x.seq_len / x.cp, b), rope)
     # An unfused RMSNorm reads and writes per element: a copy in fp32 (6 bytes), square (8), mean (4), scale (8), cast
     # to 16 bits (6), multiplication by the weight (4). Backward: two gradients of that multiplication (12), cast to
@@ -393,7 +393,7 @@ def _tensor_parallel(
     reduced = topology.all_reduce(size, x.tp, one)
     gathered = topology.all_gather(GATHERED.get(x.dtype, 1.0) * size, x.tp, one)
     scattered = topology.reduce_scatter(size, x.tp, one)
-    # The backward pass gathers inputs again for weight gradients, hidden by the products for input gradients.
+    # The backward pass gathers inputs again for weight gradients, hidden by the GEMMs of input gradients.
     seconds = blocks * (np.where(x.sp > 0, gathered + scattered, reduced) + topology.late(x.tp))
     split = (x.lora > 0) & (x.sp > 0) & (x.tp > 1)
     if not np.any(split):

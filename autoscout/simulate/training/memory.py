@@ -43,14 +43,14 @@ UNSEEN = 0.12  # like ERROR, but for unknown software; chosen to fit the 13B run
 # fragmentation of unknown software, in addition to FRAGMENTATION; 59 published runs of Mist reserve 3 to 18 % more than
 # they allocate
 UNSEEN_FRAGMENTS = 0.06
-# Error and additional fragmentation of Transformers' modules, whose loss makes more or fewer copies depending on the
-# version. 19 runs on an H100 reserved 1 to 13 % more than they allocated; where 97 % of the memory was allocated, they
-# reserved only 3 % more.
+# Like ERROR and UNSEEN_FRAGMENTS, for Hugging Face Transformers' modules, whose loss makes more or fewer copies
+# depending on the version. 19 runs on an H100 reserved 1 to 13 % more than they allocated; those that allocated 97 % of
+# the memory reserved only 3 % more.
 HUB, HUB_FRAGMENTS = 0.08, 0.02
-LIKELY = 0.02  # software profiles with less weight are not reported
+LIKELY = 0.02  # software profiles with a smaller weight are ignored by `oom_range`
 CAUTION = 0.5  # a configuration fits if its out-of-memory probability is at most this
 _BLOCK = 1 << 13  # rows per block, so that temporary arrays of all profiles stay in the processor's cache
-CPU_PROCESS_GIB = 0.28  # interpreter, torch and Megatron-core on a CPU rank; measured
+CPU_PROCESS_GIB = 0.28  # taken by Python, torch and Megatron-core on a CPU rank; measured
 
 
 class Memory:
@@ -61,7 +61,7 @@ class Memory:
     def __init__(self, device: str = "") -> None:
         self.device = device
         self.margin = 0.0  # log of the factor on predicted peaks that `fit` learns
-        self.squares, self.told = 0.0, 0  # sum and number of squared residuals after the correction
+        self.squares, self.told = 0.0, 0  # sum and number of squared log residuals after the correction by `margin`
         self.software: dict[str, float] = {}  # log likelihood of each software profile, given the job's measurements
 
     @classmethod
@@ -94,8 +94,8 @@ class Memory:
         residual = np.log(values[seen]) - raw[seen]
         self.margin = float(residual.sum() / (len(residual) + 1)) if len(residual) else 0.0
         self.squares, self.told = float(np.sum((residual - self.margin) ** 2)), len(residual)
-        # The log factor at which a row would just fit is a lower bound on `margin` if the row ran out of memory, and an
-        # upper bound if it ran.
+        # The log factor with which a row's predicted peak just fits is a lower bound on `margin` if the row ran out of
+        # memory, and an upper bound if it ran.
         just = -self._pressure(columns)
         lowest, highest = np.fmax.reduce(just[died], initial=-np.inf), np.fmin.reduce(just[ran], initial=np.inf)
         wanted = (lowest + highest) / 2 if lowest > highest else np.clip(self.margin, lowest, highest)
@@ -158,7 +158,7 @@ class Memory:
         return [each.log_share + self.software.get(each.name, 0.0) for each in some]
 
     def _mixed(self, columns: Columns) -> tuple[Array, Array, dict[str, Array]]:
-        """((n,) GiB averaged over software profiles, (n,) standard deviation of its log between them, components)."""
+        """((n,) GiB averaged over software profiles, (n,) standard deviation of log(GiB) over profiles, parts)."""
         some = variants(columns)
         each = self._raw_of_each(some, length(columns))
         if len(each) == 1:

@@ -26,9 +26,9 @@ HOST_BYTES, HOST_GB_S, CROSSING_BYTES = 30.0, 120.0, 6.0
 
 class Exchange(NamedTuple):
     """Seconds of communication between replicas, (n,) each. `whole`: total; `gradients`: the part that the backward
-    pass can hide; `weights`: the part that half of a backward pass can hide. `gain`: seconds saved per hidden second,
-    below 1 because communication takes multiprocessors from the layers. `each`: communication after every micro batch
-    but the last."""
+    pass can hide; `weights`: the part that a forward pass (half as long) can hide. `gain`: seconds saved per hidden
+    second, below 1 because communication takes multiprocessors from the layers. `each`: communication after every micro
+    batch but the last."""
 
     whole: Array
     gradients: Array
@@ -55,7 +55,7 @@ def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchang
     sharded = (x.distopt > 0) | (x.zero == 1) | (x.zero == 2)
     bucket = np.where(x.overlap_grad > 0, x.ddp_bucket * MIB * x.grad_bytes / 4, np.inf)
     bucket = np.where(np.isnan(x.reduce_elements), bucket, np.maximum(x.reduce_elements, 1) * x.grad_bytes)
-    # On a CPU, latency is the wait for a time slice, and all of Megatron's buckets wait concurrently.
+    # On a CPU, latency is the wait for a time slice, and Megatron's buckets wait concurrently, so they count as one.
     sent_in = np.where((hw.cores > 0) & np.isnan(x.reduce_elements), np.inf, bucket)
     channels = np.nan_to_num(x.dp_channels, nan=np.inf)
     reduce = _in_buckets(links, x.grad_bytes * dense, sent_in, (group, stride, channels), x.distopt > 0)
@@ -67,7 +67,7 @@ def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchang
         among = expert_group, expert_stride, channels
         reduce = reduce + _in_buckets(links, sparse, sent_in, among, x.distopt > 0)
         gather = gather + links.all_gather(x.gathered_bytes * expert, *among)
-    in_layers = x.zero == 3  # layer by layer, see stage.py
+    in_layers = x.zero == 3  # ZeRO-3 communicates layer by layer, see stage.py
     reduce = np.where(in_layers, 0.0, reduce)
     gather = np.where(sharded & ~in_layers, gather, 0.0)
     tied = np.where(

@@ -24,7 +24,7 @@ class Priced(NamedTuple):
     of: Array
 
     def at(self, name: str, rows: slice) -> Array:
-        """(…, profiles, rows) values of some rows."""
+        """The values `name` of some rows: (…, profiles, rows)."""
         return np.take(self.values[name], self.of[rows], axis=-1)
 
 

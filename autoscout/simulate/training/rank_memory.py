@@ -22,7 +22,7 @@ from autoscout.simulate.training.stage import recomputed
 Array = np.ndarray
 GIB = 2.0**30  # bytes
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "process", "engine")
-PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes kept per input of a product; in 4 bits including a scale per 16 values
+PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes kept per input of a linear layer; in 4 bits with a scale per 16 values
 UNFUSED_NORM = 4.0  # additional bytes per element that an unfused norm keeps: an fp32 copy
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
 # Bytes per logit with Transformer Engine's fused loss, from 11 measured peaks on an H100
@@ -33,13 +33,13 @@ FUSED_LOGITS = 6.0
 WHOLE_LOGITS = 18.0
 # Bytes kept per element by layers with adapters in plain PyTorch, counted from litgpt's code. NORM: input of a norm
 # (RMSNorm keeps an fp32 copy, LayerNorm the input); HEADS: a head's queries, keys, values and outputs; INNER:
-# feed-forward tensors with and without a gate; ADAPTED: input of an adapted product (a copy after dropout, and its
-# mask).
+# feed-forward tensors with and without a gate; ADAPTED: input of a linear layer with an adapter (a copy after dropout,
+# and its mask).
 NORM, HEADS, INNER, ADAPTED = (4.0, 2.0), 8.0, (6.0, 2.0), 3.0
 # Constants of such layers that litgpt's code does not determine. EAGER_LOGITS: bytes per logit; EAGER_STREAM:
-# additional bytes per element of the residual stream; QUANTISED_INPUT: bytes per input of a 4-bit product; QUANTISED:
-# bytes per 4-bit parameter. Fitted to litgpt's 38 LoRA and QLoRA rows (tests/tools/fit_adapters.py), with an error of
-# 2.3 % on left-out models.
+# additional bytes per element of the residual stream; QUANTISED_INPUT: bytes per input of a 4-bit linear layer;
+# QUANTISED: bytes per 4-bit parameter. Fitted to litgpt's 38 LoRA and QLoRA rows (tests/tools/fit_adapters.py), with an
+# error of 2.3 % on left-out models.
 EAGER_LOGITS, EAGER_STREAM, QUANTISED_INPUT, QUANTISED = 11.3, 3.8, 2.72, 0.76
 
 
@@ -64,8 +64,8 @@ def all_with_experts(x: Inputs) -> Array:
 
 
 def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str, Array]:
-    """(n,) bytes of each component on a rank of pipeline stage `index`. `of_kind`: its layers, if they depend on the
-    kind of device."""
+    """(n,) bytes of each component on a rank of pipeline stage `index`. `of_kind`: the stage's number of layers, if it
+    depends on the kind of device."""
     b = 4.0 if x.dtype == "fp32" else 2.0
     first = index == 0
     layers = np.ceil(x.layers / x.pp) if of_kind is None else of_kind
@@ -149,7 +149,7 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
         plain, scores = (
             np.where(x.hub > 0, *both) for both in zip(hub.kept_of_hub(x, tokens), (plain, scores), strict=True)
         )
-    inputs = np.maximum(b, x.hub) * own * x.hidden  # all that a recomputed layer keeps
+    inputs = np.maximum(b, x.hub) * own * x.hidden  # a layer's input: all that a recomputed layer keeps
     whole = recomputed(x)
     group = np.where((x.ar == 2) & (x.ar_method == 0) & np.isnan(x.recomputed), x.ar_layers, 1)
     kept = (1 - whole) * (plain + scores) + whole * inputs / group
@@ -205,17 +205,17 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -
     """((n,) bytes that a layer keeps per micro batch without unfused scores, (n,) bytes of unfused scores, (n,) bytes
     that selective recomputation saves), averaged over layers with experts and the `share` without. Split by tp:
     queries, keys, values, attention output, inner tensors of the feed-forward block. Split only by sp: inputs and
-    outputs of both norms, dropout masks. With FP8, products keep 8-bit inputs. Adapters in plain PyTorch: see NORM."""
+    outputs of both norms, dropout masks. With FP8, GEMMs keep 8-bit inputs. Adapters in plain PyTorch: see NORM."""
     h, gated, eager = x.hidden, x.gated > 0, _eager(x)
     product = PRODUCTS.get(x.dtype, b)
     matrices = np.where(gated, 3.0, 2.0)
-    activated = np.where(gated & (x.fused_gate == 0), b, 0.0)  # input of the gate's product
+    activated = np.where(gated & (x.fused_gate == 0), b, 0.0)  # input of the multiplication by the gate
     inner = (matrices - 1) * b + product + activated
     dense = tokens * x.ffn / x.tp * np.where(eager, np.where(gated, *INNER), inner)
     inside = x.expert_ffn * inner
     sparse = own * x.topk * ((b + product) * h + inside) + own * x.experts * 4 + tokens * x.shared_ffn / x.tp * inner
-    sparse = sparse * (1 - share)  # averaged over all layers
-    others = x.heads * x.head_dim + (matrices - 1) * h + x.ffn  # widths of the inputs of the other products
+    sparse = sparse * (1 - share)  # the experts' part of a mean over all layers
+    others = x.heads * x.head_dim + (matrices - 1) * h + x.ffn  # input widths of the other linear layers
     copies = np.where(x.lora > 0, ADAPTED * tokens * (h + np.where(x.adapters > 0, others, 0.0)), 0.0)
     copies = copies + np.where(x.lora == 2, QUANTISED_INPUT * tokens * (h + others), 0.0)
     softmax = np.where(x.fused_activation == 0, 4.0, 0.0)  # fp32 copy of the softmax
@@ -226,7 +226,7 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -
     repeated = np.where(x.experts > 0, sparse + (1 - share) * product * own * h, dense + product * own * h)
     again = np.where(x.again_block > 0, repeated, x.again_activation * output)
     again = again + x.again_norms * product * own * h + x.again_up * latent.again(x, tokens, own, b, product)
-    # With recomputation, the core's output is kept twice.
+    # If the attention core is recomputed, its output is kept twice.
     twice = x.again_core * (x.attention > 0) * b * tokens * x.heads * x.head_dim / x.tp
     return _attention_bytes(x, b, tokens, own) + block + copies + twice - again, unfused, again
 
@@ -242,8 +242,8 @@ def _attention_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> Array:
     stream = own * x.hidden * np.where(eager, x.norms * np.where(gated, *NORM) + EAGER_STREAM, plain)
     rotated = np.where((x.fused_activation == 0) & (x.learned_positions == 0), b * (x.heads + x.kv_heads), 0.0)
     qkv = tokens * x.head_dim * (x.heads * (2 * b + eight) + 2 * x.kv_heads * b + rotated) / x.tp
-    # Norms of heads keep their inputs, values are views of the same projection output; each head also has an fp32
-    # scale.
+    # The norms of heads keep their inputs. Values are views of the same projection output, so all of it is kept. Each
+    # head also has an fp32 scale.
     made = b * x.head_dim * (x.heads + 2 * x.kv_heads) + 4 * (x.heads + x.kv_heads)
     qkv = qkv + x.qk_norm * tokens * made / x.tp
     attended = np.where(eager, HEADS * tokens * x.head_dim * x.heads / x.tp, qkv)  # keys and values repeated per head

@@ -76,7 +76,7 @@ def adapters(x: Inputs) -> Array:
 
 
 def adapter_width(x: Inputs) -> Array:
-    """(n,) summed widths of the inputs and outputs of a layer's adapted products."""
+    """(n,) summed input and output widths of the linear layers with adapters in a transformer layer."""
     attended = x.heads * x.head_dim
     attention = (x.hidden + attended + 2 * x.kv_heads * x.head_dim) + (attended + x.hidden)
     return np.where(np.isnan(x.adapter_width), attention, x.adapter_width)

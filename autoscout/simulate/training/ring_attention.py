@@ -9,14 +9,14 @@ from autoscout.simulate.hardware.roofline import memory_bound
 from autoscout.simulate.training.inputs import Inputs
 
 Array = np.ndarray
-# Bytes moved, ((forward per query element, forward per key element), (backward …)): _ONCE per pass, _STEP in each ring
-# step after the first. Forward, keys and values are concatenated, outputs zeroed and accumulated, and later steps copy
-# half of the keys or queries. In the backward pass, later steps copy the same halves, the output and its gradient; the
-# gradients of each step are concatenated and added.
+# Bytes moved per element, ((of queries forward, of keys forward), (of queries backward, of keys backward)): _ONCE per
+# pass, _STEP in each ring step after the first. Forward, keys and values are concatenated, outputs zeroed and
+# accumulated, and later steps copy half of the keys or queries. In the backward pass, later steps copy the same halves,
+# the output and its gradient; the gradients of each step are concatenated and added.
 _ONCE = ((8.0, 8.0), (4.0, 28.0))
 _STEP = ((5.5, 2.0), (7.5, 17.0))
-# Number of operators, ((forward once, forward per later step), (backward …)), in addition to those of attention without
-# a ring.
+# Number of operators in addition to those of attention without a ring: ((per forward pass, per forward ring step after
+# the first), (the same backward)).
 _OPERATORS = ((6.0, 4.0), (4.0, 6.0))
 
 

@@ -27,10 +27,10 @@ from autoscout.simulate.training.inputs import CODED, by_precision, complete
 
 Array = np.ndarray
 UNKNOWN = "unknown"
-TELLING = 3.0  # a job's rows count as at most this many independent rows, because their errors are correlated; assumed
+TELLING = 3.0  # a job's rows together count as at most this many independent rows, as their errors correlate; assumed
 KNOWN = -1  # code of rows with an empty `software`, whose columns state all that software determines
-_BITS = 40  # bits of conditions in a code of `settled`; higher bits number the stated record
-When = tuple[tuple[str, tuple[Any, ...]], ...]  # (column, allowed values) …; values are (least, most) or names
+_BITS = 40  # a code of `settled` has this many bits for conditions; its higher bits number the record that a row names
+When = tuple[tuple[str, tuple[Any, ...]], ...]  # a condition: (column, its range (least, most) or its allowed names) …
 _SHAPED = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "seq_len", "ffn", "params", "vocab", "experts", "expert_ffn",
     "fp8", "fsdp", "gpu", "dtype", "dtype_bytes", "software",
@@ -41,8 +41,8 @@ class SoftwareMember(NamedTuple):
     """A software profile. `stem`, `since`: its record and release; `share`: prior probability for runs of unknown
     software; `named`: prior probability for runs that name the record or the framework it is built on. `slower`,
     `unseen`: mean and standard deviation of log(measured / predicted), nonzero for the profile of undocumented
-    software. `filled`: (condition, values of columns), of which the first that applies wins; `chances`: (condition,
-    factor on the share)."""
+    software. `filled`: (condition, column → value) …; for each column, the first entry whose condition holds applies;
+    `chances`: (condition, factor on the share)."""
 
     name: str
     stem: str
@@ -69,7 +69,7 @@ class Variant(NamedTuple):
 
 @cache
 def members() -> tuple[SoftwareMember, ...]:
-    """The software profiles of all records with a prior (group `unsaid`)."""
+    """The software profiles of all training records that state a prior probability (in the group `unsaid`)."""
     return tuple(member for family in families().values() if family.task == "train" for member in _members(family))
 
 
@@ -174,7 +174,7 @@ def settled(columns: Columns, device: str = "") -> Columns:
 
 
 def _read(x: Any, columns: Columns, name: str) -> Array:
-    """A column with the models' defaults, or unchanged if only records use it."""
+    """A column: with defaults filled in if the models read it, unchanged if only records do."""
     return getattr(x, name) if hasattr(x, name) else np.asarray(columns.get(name, np.nan), dtype=float)
 
 
@@ -186,7 +186,7 @@ def _capabilities(columns: Columns, device: str) -> Array:
 
 @cache
 def _likely(code: int) -> dict[str, tuple[SoftwareMember, float, dict[str, Any]]]:
-    """The software profiles that are possible for rows with this code: name → (profile, log share, filled columns)."""
+    """The profiles possible for rows whose `software` is this code: name → (profile, log share, filled columns)."""
     stem, _, since = (nameable()[(code >> _BITS) - 1] if code >> _BITS else "").partition(" ")
     true = {when for bit, when in enumerate(_conditions()) if code >> bit & 1} | {()}
     found = {}
@@ -255,9 +255,9 @@ def _together(some: dict[str, tuple[SoftwareMember, float, dict[str, Any]]], nam
 
 
 def _filled(given: Any, values: list[Any], kind: Array, name: str) -> Any:
-    """The `given` column, with empty entries filled from `values` by the rows' `kind` (None: unchanged)."""
+    """The `given` column, with the empty entry of a row filled by values[kind of the row] (None: left empty)."""
     said = None if given is None else np.asarray(given)
-    if all(value == values[0] for value in values):  # a scalar
+    if all(value == values[0] for value in values):  # all rows get the same value: return a scalar
         values, kind = values[:1], np.zeros(1, dtype=int)
     if any(isinstance(value, str) for value in values):
         if name not in CODED or (said is not None and said.dtype.kind == "U"):
@@ -341,7 +341,7 @@ class Unsaid(NamedTuple):
 
 
 def widest(some: list[Variant], values: Array, weights: Array) -> Unsaid | None:
-    """The unstated column that affects a row's prediction most. `values`, `weights`: (variants,) predictions,
+    """The unstated column that affects a row's prediction most. `values`, `weights`: (variants,) predictions and
     probabilities."""
     logs, found = np.log(values), list[Unsaid]()
     for name in {name: None for variant in some for name in variant.columns}:

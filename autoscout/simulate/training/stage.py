@@ -19,7 +19,7 @@ HOST_LINK = 0.8  # share of the data sheet's host bandwidth that copies reach; a
 # (stage 3 minus stage 2 with micro batch 1 and all weights persistent, minimum of ten runs each). MODULES: modules per
 # layer.
 HOOKS_US, MODULES = 500.0, 12.0
-HIDDEN_TP = 0.8  # share of tensor parallel communication that Transformer Engine's pipelined products can hide; assumed
+HIDDEN_TP = 0.8  # share of tensor parallel communication that Transformer Engine's pipelined GEMMs can hide; assumed
 
 
 def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times, head: Times | None) -> Parts:
@@ -36,7 +36,7 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
     bare = layers * layer.bare_forward + back * (gathers * layer.bare_forward + layer.bare_backward)
     compute, tp = _overlap_tp(hw, x, compute, tp - bare)
     tp = tp + bare
-    # In a ring, attention on one block of keys hides the transfer of the next block.
+    # In ring attention, computing with one block of keys hides the transfer of the next block.
     sent = layers * layer.cp + back * layer.cp_backward
     whole = sent + back * again * layer.cp
     cp = np.where(x.cp_comm > 0, whole, np.maximum(whole - 0.5 * (layers + 2 * back) * layer.core, 0.2 * sent))
@@ -80,9 +80,9 @@ def gradients_apart(hw: Hardware, x: Inputs, layers: Array) -> Array:
 
 
 def waiting(hw: Hardware, issue: Array, busy: Array) -> Array:
-    """Seconds per pass of a layer that a device waits because the host needs longer (`issue`) to launch it than the
-    device to compute it (`busy`). The head start that the host gains during the output layer is neglected, because it
-    is used up within one micro batch. A CPU launches and computes sequentially."""
+    """Seconds per pass of a layer that a device waits because the host needs longer (`issue`) to launch the layer than
+    the device to compute it (`busy`). The head start that the host gains during the output layer is neglected, because
+    it is used up within one micro batch. A CPU launches and computes sequentially."""
     return issue + 0 * busy if hw.cores else np.maximum(issue - busy, 0)
 
 
@@ -108,7 +108,7 @@ def embedding(hw: Hardware, x: Inputs) -> Array:
 
 def _overlap_tp(hw: Hardware, x: Inputs, compute: Array, tp: Array) -> tuple[Array, Array]:
     """(compute seconds, exposed seconds of tp communication) with tp_comm_overlap. Communication takes tp_comm
-    multiprocessors from the products that hide it; more make it faster, up to the number that NCCL itself would use."""
+    multiprocessors from the GEMMs that hide it; more make it faster, up to the number that NCCL itself would use."""
     if not np.any(x.tp_comm_overlap):
         return compute, tp
     moving = tp * np.maximum(16 / np.maximum(x.tp_comm, 1), 0.8)

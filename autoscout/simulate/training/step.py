@@ -2,8 +2,8 @@
 
     step = pipeline of micro batches (layers and head: compute, tp, cp, ep, pp, host) + dp + optimizer + host
 
-Layers are priced in layer.py, stages in stage.py, links in collectives.py, and the work once per step in once.py.
-Measurements of the job correct the result (correction.py)."""
+The time of layers is predicted in layer.py, of stages in stage.py, of links in collectives.py, and of the work once per
+step in once.py. Measurements of the job correct the result (correction.py)."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -85,7 +85,7 @@ class Training:
 
     @classmethod
     def of_job(cls, job: Job) -> "Training":
-        """The model for the space of a job. (On a mixed cluster, its columns count each row's devices of each kind.)"""
+        """The model for the space of a job. (On a mixed cluster, the columns count a row's devices of each kind.)"""
         return cls(job.cluster.nodes[0].device)
 
     def applies(self, columns: Columns) -> str:
@@ -165,8 +165,8 @@ class _Seconds(NamedTuple):
 
 
 class _Steps(NamedTuple):
-    """The priced steps of n rows. `paced`: results by the columns that affect stages (see `pace`); `sent`: results by
-    the columns that affect the exchange between replicas and the optimizer."""
+    """The predicted steps of n rows. `paced`: results by the columns that affect stages (see `pace`); `sent`: results
+    by the columns that affect the exchange between replicas and the optimizer."""
 
     paced: Priced
     sent: Priced
@@ -189,7 +189,7 @@ class _Steps(NamedTuple):
 
 
 def _alike(columns: Columns) -> Alike:
-    """The similarity of rows for the correction. Length scales are short for knobs that change the shapes of products,
+    """The similarity of rows for the correction. Length scales are short for knobs that change the shapes of GEMMs,
     whose errors differ most, and long for replication. Each precision has kernels of its own."""
     x = complete(columns)
     names = precisions(columns)
@@ -247,9 +247,9 @@ def _seen(x: Inputs) -> Array:
 
 
 def _slowing(x: Inputs, fleet: list[Hardware], sent: Array | float) -> Array:
-    """(n,) log error because hosts differ in how many devices share a PCIe switch. The speed of a larger group is
-    assumed to lie between the recorded speed of a pair of devices and the recorded speed of that group (log-uniform).
-    All other parts of the step are unaffected."""
+    """(n,) additional log error, because hosts differ in how many devices share a PCIe switch. The speed of a larger
+    group is assumed to lie between the recorded speed of a pair of devices and the recorded speed of that group
+    (log-uniform). All other parts of the step are unaffected."""
     found = np.zeros(1)
     share = np.atleast_1d(sent)[..., None]
     for island in (hw.island for hw in fleet if hw.island.kind == "PCIe" and hw.island.peers):
@@ -262,8 +262,8 @@ def _slowing(x: Inputs, fleet: list[Hardware], sent: Array | float) -> Array:
 
 def trust(x: Inputs, fleet: list[Hardware], sent: Array | float) -> Array:
     """(n,) standard deviation of log(measured / predicted) without measurements of the job.
-    docs/lab/simulators-training.md states the data for its calibration, and which components are margins where data are
-    missing."""
+    docs/lab/simulators-training.md states the data from which it was calibrated, and which components are margins where
+    data are missing."""
     outside = doubts(x, fleet, sent).values()
     return np.sqrt(np.full(x.n, USUAL) ** 2 + sum(np.square(term) for term in outside))
 
@@ -314,15 +314,15 @@ def _exchanges(kinds: int, x: Inputs, fleet: Fleet) -> dict[str, Array]:
 
 
 def _linked(x: Inputs, fleet: Fleet) -> Inputs:
-    """The inputs with the bandwidth of the slowest network between different kinds of device."""
+    """The inputs, with `node_gb_s` limited to the bandwidth between different kinds of device."""
     if len(fleet.kinds) == 1:
         return x
     return Inputs(**{**vars(x), "node_gb_s": np.fmin(x.node_gb_s, x.kinds_gb_s)})
 
 
 def _stages(hw: Hardware, x: Inputs, layers: Array) -> tuple[Parts, Parts]:
-    """Seconds per micro batch (of the last stage, including the head; of any other stage with the same number of
-    layers)."""
+    """Seconds per micro batch: first of the last stage, with the output layer; second of any other stage with as many
+    layers."""
     first, of = distinct(vars(x), _SHAPE, x.n)
     shapes = x.take(first)
     links = topology(hw, shapes)
@@ -355,7 +355,7 @@ def _slowest(x: Inputs, stages: list[tuple[Parts, Parts]], counts: list[Array]) 
     final = np.where(whole[-1] > 0, ending[-1], ending.max(axis=0))
     path = (whole * seconds).sum(axis=0) + between * worst
     path = path + final - np.where(whole[-1] > 0, seconds[-1], worst)
-    # Candidates for the slowest stage: the last stage, and every stage without the head.
+    # Candidates for the slowest stage: the last stage, and every stage without the output layer.
     present = np.where((whole > 0) | ((between > 0) & (seconds == worst)), seconds, 0.0)
     candidates = np.concatenate([ending, present])
     candidates[: len(stages)] = np.where(ending == final, ending, 0.0)

@@ -27,7 +27,7 @@ class Trainer:
         family = standing_for("submitted", "train") if submitted else named
         self.release = max((float(text) for text in _CONTAINER.findall(framework)), default=np.nan)
         self.stated = family.at(release_of(submitted or framework) or NEWEST).groups if family else {}
-        if submitted and named:  # combine both records
+        if submitted and named:  # the framework's record overrides the benchmark's
             stated = named.at(release_of(framework) or NEWEST).groups
             self.stated = {**self.stated, "columns": {**self.stated["columns"], **stated.get("columns", {})}}
         self.groups = {name: _figures(group) for name, group in self.stated.items() if "when" not in group}
@@ -47,7 +47,8 @@ class Trainer:
         return dict(self.groups.get(with_, {}))
 
     def where(self, x: Mapping[str, Any]) -> Columns:
-        """The columns of all groups whose condition is true for a row; none with several software profiles."""
+        """The columns of all groups whose condition is true for a row; none if there are several software profiles,
+        which apply conditions themselves."""
 
         def value(name: str) -> np.ndarray:
             if name == "capability":

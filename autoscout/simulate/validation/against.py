@@ -20,10 +20,10 @@ from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.diagnosis import reasons
 from autoscout.simulate.validation.measured import MeasuredRows, read
 
-PAPER = "Table 2, equation 2"  # name in reports of the AutoScout paper's ensemble
+PAPER = "Table 2, equation 2"  # the AutoScout paper's ensemble, as it is named in reports
 _FOLDS = 8  # largest number of cross-validation folds, each of one or more models
-_MANY, _FEWER_FOLDS = 1000, 4  # larger tables use fewer folds, because event simulations are slow
-_DIFFER = 0.05  # pairs of rows with a smaller log ratio are not ranked, because noise may decide their order
+_MANY, _FEWER_FOLDS = 1000, 4  # tables with more rows use fewer folds, because event simulations are slow
+_DIFFER = 0.05  # pairs of rows whose measurements have a smaller log ratio are not ranked: noise may decide their order
 SURE = 0.05  # out-of-memory probability below which a configuration counts as safe to try
 # Boundaries of the bins of out-of-memory probabilities in MemoryScores.calibration.
 _BINS = (0.0, 0.02, SURE, 0.2, 0.5, 0.8, 0.95, 1.01)
@@ -166,13 +166,12 @@ def _held_out(rows: MeasuredRows, fold: np.ndarray) -> dict[str, Prediction]:
             keep(name, here, ensemble.predict(asked))
         analytic_names = {member.name for member in analytic(rows.metric, rows.task)}
         for name, said in ensembles["ensemble"].by_member(asked).items():
-            # fitting changes the predictions of an analytic member
+            # the fit corrects an analytic member, so it is also scored under a second name
             keep(f"{name}, corrected" if name in analytic_names else name, here, said)
     return {name: Prediction(value=value, error=error) for name, (value, error) in found.items()}
 
 
 def score_as_it_is(rows: MeasuredRows, said: Prediction) -> Accuracy:
-    """The accuracy of the predictions `said`."""
     known = np.isfinite(said.value) & (said.value > 0)
     ratio = np.where(known, said.value, np.nan) / rows.values
     error, inside = np.abs(ratio - 1), np.abs(np.log(ratio)) <= SPAN * said.error
@@ -192,8 +191,8 @@ def score_as_it_is(rows: MeasuredRows, said: Prediction) -> Accuracy:
 
 
 def _rank(job: np.ndarray, predicted: np.ndarray, measured: np.ndarray) -> float | None:
-    """Mean over jobs of Kendall's correlation; None if no pair counts. Tied predictions count as 0, so that members are
-    scored on the same pairs."""
+    """Mean over jobs of Kendall's correlation; None if no pair differs enough. Tied predictions count as 0, so that
+    members are scored on the same pairs."""
     found = []
     for name in np.unique(job):
         p, m = np.log(predicted[job == name]), np.log(measured[job == name])

@@ -22,12 +22,12 @@ Array = np.ndarray
 UNEXPLAINED = "no reason known"
 _TIMES = ("step_time_s", "step_time_min_s")
 _FULL = 0.97  # a server predicted to answer less than this share of the arrivals is saturated
-_MOST = 2 / 3  # other software counts as the reason if it explains this share of a group's missed rows
+_MOST = 2 / 3  # other software counts as the reason if it explains this share of a group's rows outside their intervals
 
 
 def reasons(task: Task, metric: str, columns: Columns, values: Array, said: Prediction, groups: Array) -> Array:
-    """(n,) the reason, as text; "" for rows inside their 90 % interval or without a prediction. `groups`: (n,) rows
-    with equal values are assumed to have run the same software."""
+    """(n,) why each measurement is outside its 90 % interval, as text; "" if it is inside or has no prediction.
+    `groups`: (n,) rows with equal values are assumed to have run the same software."""
     with np.errstate(divide="ignore", invalid="ignore"):
         off = np.log(np.asarray(said.value, dtype=float) / values)
     missed = np.isfinite(off) & (np.abs(off) > SPAN * said.error)
@@ -58,7 +58,7 @@ def out_of_range(columns: Columns, n: int) -> Array:
 
 
 def _other_software(columns: Columns, values: Array, said: Prediction, groups: Array, missed: Array) -> Array:
-    """(n,) "" or, for missed rows, the software profile whose interval covers most missed rows of their group."""
+    """(n,) text that names the profile that fits a group's missed rows best, for rows inside its interval; else ""."""
     n, model = len(values), Training()
     profiles: dict[tuple[Any, ...], str] = {}
     for member in members():

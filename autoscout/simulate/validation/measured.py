@@ -24,7 +24,7 @@ _LONG = ("metric", "value", "unit", "status")
 _ABOUT = ("source", "source_ref", "evidence", "framework", "model", "other", "params_b", "s_per_sample", "version")
 # Names of models and runs that the columns cannot describe: encoders, reinforcement learning, other types of layers.
 _UNLIKE = re.compile(r"mimo|vlm|multimodal|grpo|rlhf|\bt5|bert|mamba|retro|deepseek|\bdsv?[23]", re.IGNORECASE)
-# up to this many experts, each is assumed to be as wide as a dense block (as in Mixtral); more are narrower
+# if a model has up to this many experts, each is assumed as wide as a dense block (as in Mixtral); more are narrower
 _COARSE = 16
 
 
@@ -65,7 +65,7 @@ def read(path: Path) -> MeasuredTable:
 
 
 def read_rows(rows: list[dict[str, Any]], names: Sequence[str] = ()) -> MeasuredTable:
-    """Interprets rows whose columns are named as by column_names.plain. `names`: all columns."""
+    """Interprets rows whose column names were normalised by column_names.plain. `names`: all columns."""
     skipped: Counter[str] = Counter()
     sets = [*_training(rows, skipped), *_serving(rows, skipped)]
     return MeasuredTable(len(rows), sets, _runs(rows), dict(skipped), _unknown(list(names)))

@@ -88,7 +88,7 @@ _MAY_BE_0 = {  # like _COUNTS, for columns in which 0 is a value; NaN if the tab
 _SPECULATIVE = ("spec", "speculative_method", "spec_method")
 LABELS = ("row", "source", "model", "why_not")  # columns without effect on times
 _LEAVES_ATTENTION = {"fbgemm_fp8": "fp8"}  # Meta's format, which keeps attention in 16 bits
-_MOST_USERS, _LONGEST = 16_384, 262_144  # limits of engines; larger values must be mistakes
+_MOST_USERS, _LONGEST = 16_384, 262_144  # largest number of users, and of tokens per request, that engines accept
 _MOST = 1e9  # larger counts, lengths and times must be mistakes
 # Defaults for missing values; gpu_memory_utilization is vLLM's default when most tables were made.
 _DEFAULTS = {"tp": 1.0, "pp": 1.0, "dp": 1.0, "block_size": 16.0, "gpu_memory_utilization": 0.9}
@@ -115,7 +115,7 @@ def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[st
             measured.append({})
         measured[runs[key]["_at"]].update(_measured(row))
     for run in runs.values():
-        each = measured[run["_at"]]  # without times per request, the benchmark timed the whole batch
+        each = measured[run["_at"]]  # a benchmark without TTFT and TPOT timed the whole batch
         whole = "e2el_mean_ms" in each and not any(name.startswith(("ttft_", "tpot_")) for name in each)
         run["batch_timed"] = bool(run["batch"]) and whole
     table = list(runs.values())
@@ -135,9 +135,7 @@ def reads(name: str) -> bool:
 
 
 def device_name(text: str, memory_gib: float = 0.0) -> str:
-    """The name of the device record for a GPU as named in a table or by a driver: "A100-SXM-80GB" → "a100".
-
-    "" if there is none."""
+    """The name of the device record for a GPU as named in a table or by a driver ("A100-SXM-80GB" → "a100"), or ""."""
     return device_meant(text, memory_gib) or (stem_of("cpu") if "cpu" in text.lower() else "")
 
 
@@ -170,7 +168,7 @@ def _columns(row: Row) -> dict[str, Any]:
         out[name] = next((v for v in map(_number, map(row.get, names)) if v), _DEFAULTS.get(name, 0.0))
     for name, names in _MAY_BE_0.items():
         out[name] = next((v for v in map(number, map(row.get, names)) if v is not None and 0 <= v < _MOST), np.nan)
-    if (degree := number(row.get("ep"))) is not None:  # `ep` is a boolean, or a degree, of which 1 means off
+    if (degree := number(row.get("ep"))) is not None:  # `ep` is a boolean, or a degree (1: off)
         out["ep"] = float(degree > 1 or str(row["ep"]).strip().lower() in ("true", "yes"))
     out["quantization"] = str(row.get("quantization") or "none").strip().lower()
     out["plain_attention"] = out["quantization"] in _LEAVES_ATTENTION

@@ -81,7 +81,7 @@ def of_row(row: Row) -> dict[str, Any]:
 
 
 def by_stage(row: Row) -> bool:
-    """Whether a planner chose which operators each stage recomputes (Aceso), which our models do not cover."""
+    """Whether a planner (Aceso) chose operators to recompute for each stage, which our models do not cover."""
     return bool(_SHARES.search(str(renamed(row).get("ar", ""))))
 
 
@@ -97,7 +97,7 @@ def _of_plain_norms(row: Row, x: dict[str, Any]) -> dict[str, Any]:
 
 
 def _noted(trainer: Trainer, own: Row, other: str, x: Row) -> dict[str, Any]:
-    """Columns from the text in column `other`, and from the trainer's conventions on recomputation."""
+    """Columns derived from the text in column `other`, and from the trainer's conventions on recomputation."""
     found: dict[str, Any] = {}
     if match := re.search(r"zero1 group=(\d+)", other):
         found["zero_group"] = float(match[1])
@@ -219,7 +219,7 @@ def _gpu(name: str, own: Row) -> str:
 
 
 def _is_of_a_layer(own: Row) -> bool:
-    """Whether the row is one of vTrain's measurements, whose table has the column `s_per_sample`."""
+    """Whether the row is a measurement of vTrain, whose table has the column `s_per_sample`."""
     return "s_per_sample" in own
 
 
