@@ -32,7 +32,7 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
 class PaperHyper(Hyper, frozen=True, kw_only=True):
     """Hyper-parameters of Algorithm 1 as published (strategy `paper`)."""
 
-    c_uct: float = 0.05  # UCT exploration: rewards of good structures differ by a few hundredths (see `_reward`)
+    c_uct: float = 0.05  # UCT exploration: good structures' rewards differ by a few hundredths (`Algorithm1._reward`)
     unvisited: float = 0.9  # assumed value of an unvisited branch, as a share of its best sibling's
     near: float = 0.8  # share of rollouts that resemble the base; the remaining rollouts are random
     c0: float = 0.5  # bandit exploration: rewards are relative improvements, rarely above 0.5

@@ -29,7 +29,7 @@ class Trade:
         self._others = [OtherObjective(encoding) for _ in objective.also]
 
     def tell(self, row: int, costs: list[float], kept: bool = True) -> None:
-        """Adds a result. `costs`: by objective, the first one, then `also`; `kept`: whether it kept the constraints."""
+        """Adds a result. `costs`: of each objective, in order; `kept`: whether the run kept the constraints."""
         if not kept:
             self._broke.add(row)
         self._told.setdefault(row, []).append(np.log(costs))

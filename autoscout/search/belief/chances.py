@@ -10,7 +10,7 @@ space that is believed to fail; one more failure is allowed if runs report how c
 beyond the budget doubles the exponent, so that a search is only as careful as necessary. (A search that ignored risk
 until the budget is spent, and then tried only safe configurations, would spend half of its experiments where little can
 be gained.) Probabilities based on reported peaks are more reliable, so their exponent may grow further. Beyond the
-budget, configurations that probably break a constraint on another metric come last."""
+budget, configurations that probably break a constraint on a metric other than memory come last."""
 
 from collections.abc import Mapping
 

@@ -101,7 +101,7 @@ class PeakBelief:
         self._foreseen: list[float] = []  # predicted y of each row with a result
         self._at = np.zeros(0)  # (m,): predicted y of the watched rows
         self._watched = np.zeros(0)  # (m,): hashes of the watched rows
-        self._values = np.zeros(0)  # values of the rows that `_belief` contains
+        self._values = np.zeros(0)  # y − m of the rows that `_belief` contains
         self._belief: Belief | None = None
         self._fitted_on = 0
 

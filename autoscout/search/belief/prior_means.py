@@ -71,7 +71,7 @@ class Mean:
 
 
 def nothing(pool: CandidatePool) -> list[Mean]:
-    """The hypothesis that no prediction is right, one for each scale of costs (see bending.py)."""
+    """The hypothesis that no prediction is right, once for each scale of costs (see bending.py)."""
     return [Mean("none", np.zeros((len(pool), 0)), bend=b) for b in (BEND, STRAIGHT)]
 
 
