@@ -30,9 +30,9 @@ from kb.journal import PROPOSED
 
 _SHARE, _MOST = 0.25, 0.5  # a proposal must rank in this top share of the candidates: initial; maximum
 _EARLY = 4  # experiments after which the belief may choose a proposal
-_RANKED = 3  # runs needed before the opening tries a proposal, and runs of other arms needed to prove one
+_RANKED = 3  # runs needed before the opening tries a proposal, and runs of other arms needed to prove it right
 _NEAR = 0.6  # two proposals are similar if they differ in less than this share of the usual number of knobs
-_FADING = 10  # experiments after which a proof counts half
+_FADING = 10  # experiments after which the preference for a proven proposal's values is halved
 _EVEN = 0.2  # weight spread over all values of a knob, relative to the weight of the values of proven proposals
 
 

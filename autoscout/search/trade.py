@@ -12,7 +12,7 @@ from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.search.hypervolume import expected_gain, front, reference
 from kb.records import Objective
 
-_HELD, _FITTED = 150, 80  # limits on rows in the model, and on rows used to fit hyper-parameters
+_HELD, _FITTED = 150, 80  # limits on measured rows in the model, and on rows used to fit hyper-parameters
 _GROWTH, _STEPS = 1.25, 30  # growth of the data that triggers a new fit, as in surrogate.py; limit on its steps
 # limit on the front's points for three or more objectives, because the number of boxes grows as a power of the number
 # of points

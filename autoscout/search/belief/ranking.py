@@ -16,7 +16,7 @@ from autoscout.search.pool import CandidatePool
 from autoscout.space.graph import Space
 from kb.records import Configuration
 
-_FEW = 4  # successful rows needed to fit the model
+_FEW = 4  # successful measurements needed to fit the model
 
 
 class BelievedCost(msgspec.Struct, frozen=True):

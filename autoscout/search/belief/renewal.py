@@ -9,11 +9,11 @@ import numpy as np
 from autoscout.search import candidates
 from autoscout.search.pool import CandidatePool
 
-_BASES, _CLIMBED = 8, 4  # number of best and of promising rows to expand; limit on expansions per round
+_BASES, _CLIMBED = 8, 4  # best rows, and promising rows, to expand (to their neighbours); most expanded per round
 # _TOWARDS: random rows per round that prefer the knob values of good rows. _EVENLY: uniform rows per round, of each
 # kind in `candidates.spread`. _ELITE: number of most promising candidates that count as good.
 _TOWARDS, _EVENLY, _ELITE = 250, 50, 100
-_NEAR, _MOVED = 150, 6  # random rows around each of the two best; mean number of knobs in which they differ
+_NEAR, _MOVED = 150, 6  # random configurations near each of the two best; mean number of knobs in which they differ
 _KEPT, _LUCK = 2_500, 1_500  # number of candidates kept: the most promising; random ones
 
 

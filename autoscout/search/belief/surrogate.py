@@ -26,18 +26,18 @@ from autoscout.search.pool import CandidatePool
 
 _WORTH = 2.0  # number of observations that a prior mean's `doubt` counts as in the scale of its residuals
 _NOTHING = 0.2  # prior probability that no prior mean is right
-_GROWTH = 1.25  # growth of the data that triggers a new fit and new candidates
-_CANDIDATES = 5_000  # limit on candidates
+_GROWTH = 1.25  # factor by which the data must grow to trigger a new fit and new candidates
+_CANDIDATES = 5_000  # limit on candidates, the configurations whose gain is computed at every step
 _RENEWED = 8  # number of steps after a fit in which the candidates of a sampled pool are renewed
-_FEW, _ROUNDS = 25, 3  # below _FEW rows without prior means, candidates are renewed _ROUNDS times per step
-_WORK, _LEAST = 600_000, 2_000  # number of covariances computed to score rows; least number of rows to score
-_BESIDE = 6  # all other work to score a row takes as long as this number of covariances
-_FITTED, _STEPS = 100, 30  # limits on rows and on steps to fit hyper-parameters
-_QUICK = 50  # with more rows, fits are spread over several steps
+_FEW, _ROUNDS = 25, 3  # without prior means and below _FEW results, candidates are renewed _ROUNDS times per step
+_WORK, _LEAST = 600_000, 2_000  # covariances computed to score configurations; least number of configurations scored
+_BESIDE = 6  # the other work to score a configuration takes as long as this number of covariances
+_FITTED, _STEPS = 100, 30  # limits on measured rows and on optimizer steps to fit hyper-parameters
+_QUICK = 50  # with more measured rows, fits are spread over several steps of the search
 _HELD = 300  # limit on measured rows that the model uses
 _SCORED, _AT_ONCE = 100_000, 4_000  # most rows scored to choose candidates; rows per block, to fit the cache
 _KEPT = 200_000  # pools up to this size cache their encoding (400 bytes per row)
-_OWN = (0.5, 2.0)  # prior for the configuration-specific share of unexplained variance; its weight in repeats
+_OWN = (0.5, 2.0)  # prior of the configuration-specific share of unexplained variance: mean; weight (in repeats)
 _NEGLIGIBLE = 0.02  # members with less weight are ignored
 
 
@@ -67,7 +67,7 @@ class Surrogate:
         rng: np.random.Generator,
         foreseen: Mapping[str, Predictor] | None = None,
     ) -> None:
-        """`foreseen`: for each bound, a predictor of the closeness to it (foreseen.py)."""
+        """`foreseen`: for each bound, a predictor of log(value / bound), see foreseen.py."""
         self.pool, self.encoding, self.rng = pool, encoding, rng
         unknown = nothing(pool)
         self.members = [  # only the scale BEND, on which costs near the best dominate, detects knobs without effect
