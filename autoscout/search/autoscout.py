@@ -1,5 +1,5 @@
-"""AutoScout's default strategy: the paper's bandit chooses among proposers (its arms), which all use one probabilistic
-model of the whole space, the belief.
+"""AutoScout's default strategy: the paper's bandit chooses among the proposers MODEL, SPARSE and DENSE (its arms),
+which all use one probabilistic model of the whole space, the belief.
 
     tell ──► model (posterior over all valid configurations) ──► MODEL ┐
                  │ gains                                       SPARSE ├─► bandit ──► ask
@@ -9,10 +9,10 @@ Experiments come in this order: first the reference; then a few configurations f
 (predictions of simulators or past jobs), those predicted to be best; then in each step the proposal of the arm that the
 bandit chooses. The session re-measures the best configurations at the end.
 
-Rewards are the paper's difference of differences (§3.3) on a 2×2 grid: the structure of the base (the best row so far)
-or of the proposal, times the dense point of either. In c_bc, the structure is the base's and the dense point the
-candidate's. Base and proposal are measured; the two mixed corners come from the posterior unless they were measured,
-and the journal records their error:
+Rewards are the paper's difference of differences (§3.3) on a 2×2 grid: the structure (values of the sparse knobs) of
+the base (the best row so far) or of the proposal, combined with the dense point (values of the dense knobs) of either.
+c_bc is the cost of the base's structure with the proposal's dense point. Base and proposal are measured; the two mixed
+corners come from the posterior unless they were measured, and the journal records their error:
 
     Δ_sparse = ½ [(c_bb − c_cb) / c_bb + (c_bc − c_cc) / c_bc]
     Δ_dense  = ½ [(c_bb − c_bc) / c_bb + (c_cb − c_cc) / c_cb]
@@ -47,15 +47,15 @@ from autoscout.search.trade import Trade
 from kb.journal import Believed, Decided, Event, Outlook, Rewarded, TournamentRanked
 from kb.records import Configuration, Measurement
 
-_OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # for outlooks: asks between two; experiments ahead; least gain that counts
+_OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # experiments between gain forecasts; their horizon; smallest gain that counts
 _FAVOURITES = 1_000  # best predictions per simulator to add to a pool that cannot list the space
 _SOON = 8  # experiments after which a correct simulator has usually led to the best configuration
-# Trust in simulators below which they are tested with distant rows; trust above which _CHECKS such tests suffice.
+# _TRUST: simulators trusted less are tested with distant configurations. _SURE: above it, _CHECKS such tests suffice.
 _TRUST, _SURE, _CHECKS = 0.5, 0.9, 2
 _WIDE, _WIDER = 3, 3.0  # if little gain is expected: every 3rd step triples standard deviations
-_FIRST = 3  # number of first experiments that follow the first prior mean
-_ASKED = 4_000  # number of random rows to choose from while all measured rows break a bound
-_FAR = 400  # random rows among which the opening chooses distant ones
+_FIRST = 3  # number of first experiments, which follow the first prior mean (a simulator or past job)
+_ASKED = 4_000  # number of random configurations to choose from while all measured ones break a bound
+_FAR = 400  # random configurations, from which the opening chooses one far from all tried ones
 
 
 class AutoScout:
@@ -82,11 +82,11 @@ class AutoScout:
         self.sparse = [SparseArm(o, hyper.probe) for o in self._orderings(search.seeded)]
         self.pending: dict[int, Proposal | None] = {}
         self.trade = Trade(space.objective, self.encoding) if space.objective.also else None
-        self.asked = 0  # number of experiments; excludes trials of proposals, so that these do not shift the schedule
+        self.asked = 0  # experiments that the search itself chose; those that users proposed do not shift its schedule
         self._events: list[Event] = []
-        self._prices, self._value = np.ones(0), np.ones(0)  # (m,) prices and values of the candidates
+        self._prices, self._value = np.ones(0), np.ones(0)  # of each candidate: relative price; gain / price
         self._step = self._rounds = 0
-        self._apart = max(self.hyper.opening - 1 - len(search.told), 0)  # distant rows left to try
+        self._apart = max(self.hyper.opening - 1 - len(search.told), 0)  # distant configurations left to try
         self._worthwhile = True  # whether gains in the first objective are still expected
         self.proposed.held = search.held
         for each in search.proposed:
@@ -205,7 +205,7 @@ class AutoScout:
         return np.where(model.gain < 0, -1.0, weighed)
 
     def _orderings(self, seeded: Sequence[list[str]]) -> list[list[int]]:
-        """Up to K orderings (column indices) of the varying sparse knobs: earlier winners, the space's own, random."""
+        """Up to K orderings (column indices) of the varying sparse knobs: earlier winners, as declared, random ones."""
         column = {knob.name: i for i, knob in enumerate(self.space.knobs)}
         names = [k.name for k in self.space.sparse if k.name in self.encoding.names]
         known = [completed(o, names) for o in seeded]
@@ -215,7 +215,7 @@ class AutoScout:
 
     def _sparse(self, value: np.ndarray, visited: np.ndarray) -> Proposal | None:
         """The best tree's proposal. With several trees, this is also a round of the tournament (paper §3.2): the half
-        with the better proposals stays, unless a tie would decide."""
+        of the trees with the better proposals stays, or all trees if a tie would decide."""
         proposals = [arm.propose(self.model, value, visited) for arm in self.sparse]
         if len(self.sparse) > 1:
             gains = [-1.0 if p is None else p.gain for p in proposals]
@@ -369,9 +369,9 @@ class AutoScout:
             self.model.tell(*each)
 
     def _reward(self, proposal: Proposal, base: int, measured: float | None, device_s: float) -> None:
-        """Rewards the proposal's arm by the difference of differences over the price paid. Called before the model
-        learns the result, on which predicted corners must not depend. The measured cost is shrunk towards its
-        prediction, so that a lucky near-tie earns nothing."""
+        """Rewards the proposal's arm by the difference of differences, divided by the price paid. Must be called before
+        the model learns the result, because the predicted corners must not depend on it. The measured cost is shrunk
+        towards its prediction, so that a lucky near-tie earns nothing."""
         (s_base, x_base), (s_new, x_new) = (self.space.split(self.pool.configuration(r)) for r in (base, proposal.row))
         corners = [self.model.corner(base)]
         believed = self.model.corner(proposal.row)

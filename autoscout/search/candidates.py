@@ -12,9 +12,9 @@ Costs = Callable[[np.ndarray], np.ndarray]  # (n, knobs) codes → (n,) costs, l
 
 _LISTED = 100_000  # up to this many configurations, all are evaluated
 _START = 3_000  # initial rows of each of the two kinds of sample in `spread`
-_BEAM, _ALIKE = 48, 2  # beam width, and limit per layout in the beam
-_ROUNDS, _PATIENCE = 40, 3  # limit on rounds, and on rounds without improvement
-_EVEN = 0.2  # share of uniform weight, so that every value keeps a positive probability
+_BEAM, _ALIKE = 48, 2  # beam width; most rows of one layout (devices and parallelism) in the beam
+_ROUNDS, _PATIENCE = 40, 3  # limits on rounds of the beam search, and on rounds without improvement
+_EVEN = 0.2  # share of the weight that all values of a knob get equally, so that every value stays possible
 
 
 def around(space: Space, rows: np.ndarray) -> np.ndarray:

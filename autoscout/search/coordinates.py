@@ -49,8 +49,8 @@ class Coordinates:
 def next_point(
     coordinates: Coordinates, space: Space, s: Structure, x: Point, tried: Callable[[Point], bool]
 ) -> Point | None:
-    """The point x, projected onto the valid points X(s) of structure s by its mask M(s), and moved along one coordinate
-    to an untried point; None if no move leads to an untried point."""
+    """The dense point x, first changed to values that are valid in structure s, and then moved along one coordinate to
+    an untried point; None if no move leads to an untried point."""
     mask = space.mask(s)
     base = space.project(s, x)
     for name, direction, step in coordinates.moves():

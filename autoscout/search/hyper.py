@@ -32,13 +32,13 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
 class PaperHyper(Hyper, frozen=True, kw_only=True):
     """Hyper-parameters of Algorithm 1 as published (strategy `paper`)."""
 
-    c_uct: float = 0.05  # UCT exploration: rewards of good structures differ by a few hundredths (see `_reward`)
+    c_uct: float = 0.05  # UCT exploration: good structures' rewards differ by a few hundredths (`Algorithm1._reward`)
     unvisited: float = 0.9  # assumed value of an unvisited branch, as a share of its best sibling's
     near: float = 0.8  # share of rollouts that resemble the base; the remaining rollouts are random
     c0: float = 0.5  # bandit exploration: rewards are relative improvements, rarely above 0.5
     control_limit: float = 1.15  # controls that cost more than this multiple of the base are replaced by the base
     # for ablations
-    dense: bool = True  # coordinate steps make proposals
+    dense: bool = True  # the dense optimizer makes proposals
     bandit: bool = True  # rewards choose the arm; else the arms alternate
 
 
@@ -47,11 +47,11 @@ class DefaultHyper(Hyper, frozen=True, kw_only=True):
 
     opening: int = 6  # number of first experiments if there are no prior means: the default and distant points
     explore: float = 0.003  # bandit exploration: a relative gain hardly worth an experiment
-    probe: float = 1.5  # UCT exploration in SPARSE, where gains are scaled to at most 1
+    probe: float = 1.5  # UCT exploration of the arm SPARSE, where gains are scaled to at most 1
     listed: int = 100_000  # larger spaces are sampled, because a search scores at most so many configurations
     # for ablations
-    sparse: bool = True  # SPARSE makes proposals
-    dense: bool = True  # DENSE makes proposals
+    sparse: bool = True  # the arm SPARSE (tree over the sparse knobs) makes proposals
+    dense: bool = True  # the arm DENSE (steps of one dense knob) makes proposals
     effects: bool = True  # the model has main effects
     spending: bool = True  # gains are divided by prices (belief/spending.py)
     simulators: bool = True  # simulators and past jobs are prior means

@@ -30,8 +30,8 @@ def reference(points: np.ndarray) -> np.ndarray:
 
 def boxes(points: np.ndarray, beyond: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """((b, m) lower corners, (b, m) upper corners) of disjoint boxes that together cover the volume better than
-    `beyond` (m,) that no point (n, m) dominates; lower bounds may be −inf. The last objective is divided at the
-    points."""
+    `beyond` (m,) that no point (n, m) dominates; lower bounds may be −inf. Slices the volume along the last objective
+    at the points, then each slice along the others."""
     if len(beyond) == 1:
         return np.array([[-np.inf]]), np.array([[min([beyond[0], *points[:, 0]])]])
     levels = np.unique(points[points[:, -1] < beyond[-1], -1])

@@ -1,9 +1,9 @@
 """Algorithm 1 of the AutoScout paper as a strategy: a bandit over a sparse and a dense optimizer.
 
-Notation: S a structure (values of the sparse knobs), X a dense point (values of the dense knobs), C a configuration (S,
-with X projected onto the valid points X(S)), c a cost (lower is better, None: failed), Δ an arm's relative improvement.
-`PaperHyper` has the hyper-parameters that the paper leaves open, with the reason for each default. Line numbers are
-those of Algorithm 1."""
+Notation: S a structure (values of the sparse knobs), X a dense point (values of the dense knobs), C a configuration (S
+and X, with values of X that are invalid in S replaced), c a cost (lower is better, None: failed), Δ an arm's relative
+improvement. `PaperHyper` has the hyper-parameters that the paper leaves open, with the reason for each default. Line
+numbers are those of Algorithm 1."""
 
 import itertools
 import operator
@@ -53,7 +53,7 @@ class Algorithm1:
         self.step = 0
         self.known: dict[str, ToldCost] = {}
         self.reference: float | None = None  # the first cost, which scales the rewards of the tree
-        self.closed = np.zeros(len(space.structures), dtype=bool)  # (structures,) whether each one was evaluated
+        self.closed = np.zeros(len(space.structures), dtype=bool)  # (structures,) whether each structure was evaluated
         self.bandit = UCB1(hyper.c0, hyper.gamma)
         self.orderings = orderings(space, hyper.k, seeded, self.rng)
         self.switched = False
@@ -143,7 +143,7 @@ class Algorithm1:
         why: str,
         values: dict[str, float] | None = None,
     ) -> Generator[list[Configuration], list[ToldCost], Costs]:
-        """EVALBATCHADAPTIVE and UPDATEBEST of Algorithm 1 (lines 20-22): the measured costs of the cells (S, X)."""
+        """EVALBATCHADAPTIVE and UPDATEBEST of Algorithm 1 (lines 20-22): the costs of the grid's cells (S, X)."""
         configurations = [self.space.configuration(s, x) for s, x in cells]
         distinct = list({c.id: c for c in configurations}.values())
         self.step += 1

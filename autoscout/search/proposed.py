@@ -7,13 +7,13 @@ trial that becomes the best doubles the share, any other one halves it, or more 
 who is always wrong is soon tried only where the belief would go next anyway. A proposal similar to one that was set
 aside waits until another arm proposes it.
 
-A trial outside the better half of the other arms' runs is set aside: its row is taken, but neither the belief nor the
-bandit learns from it, and it replaces no experiment of the search. A slow neighbour of the best configuration, picked
-because it is slow, would keep the search away from there for longer than the trial took.
+A trial outside the better half of the other arms' runs is set aside: it is not tried again, but neither the belief nor
+the bandit learns from it, and it replaces no experiment of the search. A slow neighbour of the best configuration,
+picked because it is slow, would keep the search away from there for longer than the trial took.
 
 A trial that became the best proves its proposal right. From then on the search prefers the values of proven proposals,
-knob by knob, and this preference fades, as in πBO (Hvarfner et al., "πBO", ICLR 2022). Otherwise one that was right by
-luck would hide the best region.
+knob by knob, and this preference fades, as in πBO (Hvarfner et al., "πBO", ICLR 2022). Without the fading, a proposal
+that was right by luck would hide the best region.
 """
 
 import copy
@@ -30,10 +30,10 @@ from kb.journal import PROPOSED
 
 _SHARE, _MOST = 0.25, 0.5  # a proposal must rank in this top share of the candidates: initial; maximum
 _EARLY = 4  # experiments after which the belief may choose a proposal
-_RANKED = 3  # runs needed before the opening tries a proposal, and runs of other arms needed to prove one
-_NEAR = 0.6  # two ideas are similar if they differ in less than this share of the usual number of knobs
-_FADING = 10  # experiments after which a proof counts half
-_EVEN = 0.2  # weight of all values of a knob together, relative to those of proven proposals
+_RANKED = 3  # runs needed before the opening tries a proposal, and runs of other arms needed to prove it right
+_NEAR = 0.6  # two proposals are similar if they differ in less than this share of the usual number of knobs
+_FADING = 10  # experiments after which the preference for a proven proposal's values is halved
+_EVEN = 0.2  # weight spread over all values of a knob, relative to the weight of the values of proven proposals
 
 
 def proposed_by(by: str, why: str) -> str:
@@ -50,7 +50,7 @@ class ProposedArm:
         self._known: set[int] = set()
         self._own: list[float] = []  # costs of the other arms' experiments that ran
         self._least = math.inf
-        self._since = 0  # experiments at the last proof
+        self._since = 0  # number of experiments at the last proof
         self._aside: list[int] = []  # rows of this arm's trials that were set aside
 
     def add(self, row: int, by: str, why: str) -> None:
@@ -60,7 +60,7 @@ class ProposedArm:
 
     def tell(self, row: int, cost: float | None, price: float, ours: bool) -> bool:
         """Adds the result of an experiment of any arm; returns whether to set it aside. `cost`: None if it failed or
-        broke a bound; `price`: relative to a typical experiment; `ours`: whether it is a trial of this arm."""
+        broke a bound; `price`: its relative device time; `ours`: whether it is a trial of this arm."""
         mine = math.inf if cost is None else cost
         won, self._least = mine < self._least, min(mine, self._least)
         self.open.pop(row, None)

@@ -85,7 +85,8 @@ class Pool:
         return int(np.argmin(self.distance(codes)))
 
     def scaled(self, rows: np.ndarray | None = None) -> np.ndarray:
-        """(k, knobs) features in [0, 1]: numbers by value, names by index, inactive knobs by `off` value or 0."""
+        """(k, knobs) features in [0, 1]: numbers by value, names by index, inactive knobs by their `off` value, else
+        0."""
         codes = self.codes if rows is None else self.codes[rows]
         return np.column_stack([_scale(knob)[codes[:, j]] for j, knob in enumerate(self.space.knobs)])
 

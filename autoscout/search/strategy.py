@@ -72,13 +72,13 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a search. A strategy's state must be a function of these and of its results, so that a session can
     be resumed.
 
-    `default`: the configuration to evaluate first; None if unknown, as for a table. `seeded`: orderings of knobs that
-    won earlier tournaments. `simulators`: name → function from rows of codes to predicted metric values (NaN: no
-    prediction, inf: predicted to fail). `foreseen`: bound → function from rows of codes to log(value / bound), inverted
-    for >= (NaN: no prediction); the bound is MEMORY (belief/foreseen.py) or a constraint. `past`: results of similar
-    jobs. `proposed`: proposals (`held`: they are paused). `told`: earlier measurements of this job, in order. `batch`:
-    configurations per ask. `patience`: experiments without a gain after which a strategy that ends by itself stops (0:
-    never; None: the strategy's default). `live`: knobs that can change without a new launch."""
+    `default`: the configuration to evaluate first, if there is one. `seeded`: orderings of knobs that won earlier
+    tournaments. `simulators`: name → function from rows of codes to predicted metric values (NaN: no prediction, inf:
+    predicted to fail). `foreseen`: bound → function from rows of codes to log(value / bound), inverted for >= (NaN: no
+    prediction); the bound is MEMORY (belief/foreseen.py) or a constraint. `past`: results of similar jobs. `proposed`:
+    proposals (`held`: they are paused). `told`: earlier measurements of this job, in order. `batch`: configurations per
+    ask. `patience`: experiments without a gain after which a strategy that ends by itself stops (0: never; None: the
+    strategy's default). `live`: knobs that can change without a new launch."""
 
     space: Space
     default: Configuration | None = None

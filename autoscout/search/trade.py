@@ -12,7 +12,7 @@ from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.search.hypervolume import expected_gain, front, reference
 from kb.records import Objective
 
-_HELD, _FITTED = 150, 80  # limits on rows in the model, and on rows used to fit hyper-parameters
+_HELD, _FITTED = 150, 80  # limits on measured rows in the model, and on rows used to fit hyper-parameters
 _GROWTH, _STEPS = 1.25, 30  # growth of the data that triggers a new fit, as in surrogate.py; limit on its steps
 # limit on the front's points for three or more objectives, because the number of boxes grows as a power of the number
 # of points
@@ -29,7 +29,7 @@ class Trade:
         self._others = [OtherObjective(encoding) for _ in objective.also]
 
     def tell(self, row: int, costs: list[float], kept: bool = True) -> None:
-        """Adds a result. `costs`: by objective, the first one, then `also`; `kept`: whether it kept the constraints."""
+        """Adds a result. `costs`: of each objective, in order; `kept`: whether the run kept the constraints."""
         if not kept:
             self._broke.add(row)
         self._told.setdefault(row, []).append(np.log(costs))

@@ -16,11 +16,11 @@ from autoscout.job.objective import DRIFT, cost
 from kb.records import Configuration, Job, Measurement
 
 _FIRST = 8  # search experiments between the first two anchors
-_MOST, _LEAST = 40, 4
+_MOST, _LEAST = 40, 4  # limits on the search experiments between two anchors
 # Relative change of the reference's cost below which anchors are made half as often, and above which twice as often.
 _STEADY, _MOVED = 0.01, 0.05
 _FAR = 3.0  # a change must also exceed this many standard deviations of the reference's scatter
-_AGREE = 0.25  # two successive anchors confirm a change if they differ by at most this share of it
+_AGREE = 0.25  # two successive anchors confirm a change if they differ by at most this share of the change
 _GIVEN_UP = 5  # after this many successive runs that were ended early, an anchor shows whether the machine is slower
 
 
@@ -31,7 +31,7 @@ class Anchors:
         self._again: list[Measurement] = []  # all anchors but the first
         self.drift = 0.0  # log of (the machine's present costs / costs at the session's start)
         self.doubts: dict[str, float] = {}  # configuration id → standard deviation that drift adds to its log-cost
-        self._since: list[str] = []  # ids of configurations measured since the last anchor without a change
+        self._since: list[str] = []  # ids of configurations measured since the last anchor whose cost had not changed
         self._logs: list[float] = []  # log-cost of each anchor, converted to the session's start
         self._disturbed: list[float] = []  # changes of the reference's log-cost that did not persist
         self._suspect: float | None = None  # log-cost of an anchor with a change that is still to be confirmed

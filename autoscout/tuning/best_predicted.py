@@ -25,12 +25,12 @@ from autoscout.tuning.fitting import fits_nowhere
 from autoscout.tuning.predict import newest_context, unpriced
 from kb.records import AutoscoutError, Configuration, Job, Objective, Value
 
-_FEW = 16  # up to this many layouts are simulated one by one
+_FEW = 16  # batches this small are simulated exactly; larger ones perhaps by a faster, less exact method
 _CLIMBED = 6  # number of layouts in which a local search looks for a configuration that meets the bounds
 _ALIKE = 0.01  # configurations that differ by less than this share in predicted time and memory count as one
 _SHARES = (1.0, 0.85, 0.7, 0.5)  # if results break a bound, the search is repeated with these shares of each bound
 _SELDOM = 1e-3  # requests per second, few enough that no two are served at the same time
-_MANY = 64  # up to this many configurations are simulated one by one
+_MANY = 64  # smaller batches are padded to this size, so that the faster method simulates all (`_first_ones`)
 _UNLIKELY = 0.05  # a configuration that meets all limits with a lower probability is not listed
 _NOTHING = 1e-4  # relative change of the cost below which a knob has no effect
 
@@ -53,12 +53,12 @@ class Ranked(msgspec.Struct, frozen=True):
 
 class PredictedRanking(msgspec.Struct, frozen=True, kw_only=True):
     """The result of `ranking`. `best`: the listed configurations, best first, by cost / probability to fit into memory,
-    with at most one configuration of each layout (devices and parallelism), unless there are too few layouts (`layouts`
-    is false). If no configuration is expected to meet the limits, those with the highest probability are listed.
-    `searched`: size of the space. `reference`: None if it is predicted not to run or to break a limit. `rows`: number
-    of this job's measurements on which the prediction rests. `unpriced`: settings of the listed configurations whose
-    effect on time no simulator knows. `fits`: if the reference breaks its limits at the job's load, a sentence on the
-    load at which it is expected to meet them."""
+    with at most one configuration of each layout (devices and parallelism), unless there are too few layouts (then
+    `layouts` is false). If no configuration is expected to meet the limits, those with the highest probability are
+    listed. `searched`: size of the space. `reference`: None if it is predicted not to run or to break a limit. `rows`:
+    number of this job's measurements on which the prediction rests. `unpriced`: settings of the listed configurations
+    whose effect on time no simulator knows. `fits`: if the reference breaks its limits at the job's load, a sentence on
+    the load at which it is expected to meet them."""
 
     job: str
     metric: str
@@ -167,7 +167,7 @@ class _PredictedRows:
     def best(self, count: int) -> list[Ranked]:
         chosen = self.unlike(self.chosen(count))[:count]
         costs = self._each(chosen)
-        if np.isfinite(costs).any():  # not if all are expected to break a limit
+        if np.isfinite(costs).any():  # false if all are expected to break a limit
             chosen = self.plain(chosen, costs)
         plain = dict.fromkeys(tuple(row) for row in chosen.tolist())
         return self.ranked([self.space.of_codes(row) for row in plain])
@@ -278,7 +278,7 @@ class _PredictedRows:
         codes, cost = codes[np.isfinite(cost)], cost[np.isfinite(cost)]
         first = np.sort(np.unique(codes[:, self.layout], axis=0, return_index=True)[1])
         if len(first) < count:
-            # Rows with a higher cost than the row before.
+            # Rows that cost more than the row before, so that each cost occurs once.
             dearer = np.flatnonzero(np.diff(cost, prepend=0.0) > _NOTHING * cost)
             first = np.concatenate([first, np.setdiff1d(dearer, first)])
         return codes[first[: max(2 * count, _FEW)]]
@@ -330,7 +330,7 @@ class _PredictedRows:
 
     def _nearest(self, row: np.ndarray, order: Costs) -> np.ndarray:
         """The configuration of the row's layout and cost that is nearest to the reference. Request rates are so coarse
-        that a nearer configuration may even be better; with other metrics, a better one is a different entry of the
+        that a nearer configuration may even be better; with other metrics, a better one has its own place in the
         ranking."""
 
         def cost(one: np.ndarray) -> float:

@@ -59,7 +59,7 @@ def bisect(
     sure: float = 0.95,
     wheels: str = "",
 ) -> Bisected:
-    """The changes that may be the cause. Errors: AutoscoutError (exit 1) if an end does not run; Interrupted."""
+    """The changes that may be the cause. Errors: AutoscoutError (exit 1) if an endpoint does not run; Interrupted."""
     session.repair(kb, on_note)
     broken: dict[int, str] = {}
     changes, pair = len(points) - 1, 0
@@ -92,7 +92,7 @@ def bisect(
             before, p = p, _of_suspects(search, broken)
             first = max(p, key=p.__getitem__)
             on_note(f"pair {pair}: {_named(points, both)}; likeliest: {points[first].label}")
-            twice = min(p[first], before.get(first, 0.0))  # since a burst of other load may distort a whole pair
+            twice = min(p[first], before.get(first, 0.0))  # two pairs in a row, since a burst of load may distort one
             if twice >= sure and len(search.pairs) > changepoint.FIRST:
                 break
     return _bisected(points, search, broken, pair, sure)

@@ -29,7 +29,7 @@ class Bounded(NamedTuple):
 
     @property
     def chance(self) -> np.ndarray:
-        """(n,) probability that the constraint is met, if the prediction's error is as large as it states."""
+        """(n,) probability that the constraint is met, assuming that the prediction's stated error is right."""
         _, compare, bound = constraint(self.text)
         with np.errstate(divide="ignore", invalid="ignore"):
             room = np.log(bound / self.predicted.value) / self.predicted.error * (1 if compare == "<=" else -1)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-FIRST = 3  # number of pairs of the first and the last point, before pairs of points in between
+FIRST = 3  # number of first pairs, which all compare the first point with the last one
 _PARTICLES = 600
 _MOVES = 3  # moves of each particle after each reweighting
 _KEPT = 0.5  # smallest share of effective particles after a reweighting; a pair that would leave less needs more steps

@@ -20,7 +20,7 @@ from autoscout.tuning.modes import EXPECTED
 _DOUBTED = 2.0  # factor by which the search may underestimate its standard deviations
 _LEAST = 1e-4  # lower bound on standard deviations
 _COMMON = 100.0  # prior variance of the common constant
-_BLIND = 0.1  # assumed standard deviation of one log cost if the rounds cannot show it
+_BLIND = 0.1  # assumed standard deviation of one log cost if there are too few rounds to estimate it
 
 Beliefs = Mapping[str, tuple[float, float]]  # configuration id → (log-cost above the best, its standard deviation)
 

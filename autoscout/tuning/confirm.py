@@ -20,7 +20,7 @@ from kb.journal import Confirmed
 from kb.records import Configuration, Job, Measurement
 
 FINALISTS, _MOST = 3, 6  # most finalists by the posterior, after few and after many measurements
-_FOR = 5  # between these, the limit is the number of measured configurations divided by this
+_FOR = 5  # between these two limits, the limit is the number of measured configurations / _FOR
 # Configurations within this factor of the best single measurement may really be better, because of noise.
 _WITHIN, _WITHIN_QUIET = 1.15, 1.05
 _ALIKE = 0.0025  # relative cost difference treated as a tie; ties go to the configuration nearest the reference
@@ -178,8 +178,8 @@ def _kind(against: Contrast | None, here: bool) -> str:
 
 
 def _more(trial: Trial, fit: Fit, against: Contrast | None, kind: str) -> int | None:
-    """Total number of rounds needed to prove the observed difference (at least 1 %); None if it is decided, or if the
-    noise is unknown after one round."""
+    """Total number of rounds needed to prove the observed difference (at least 1 %); None if the verdict is not
+    "undecided", or if the noise is unknown after one round."""
     if against is None or kind != "undecided" or not math.isfinite(against.error) or fit.rounds < 2 or not fit.dof:
         return None
     wanted = max(against.log, math.log1p(_ASKED))

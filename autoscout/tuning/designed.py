@@ -16,7 +16,7 @@ _SAME = 1e-6  # relative cost difference treated as a tie; ties go to the config
 
 
 def exact(job: Job, tape: Tape) -> bool:
-    """Whether repeated measurements are pointless; false for the journal of an older session that contains some."""
+    """Whether repeated measurements are pointless; false for the journal of an older session that contains repeats."""
     return target_of(job).designs and not tape.measured_again
 
 

@@ -31,7 +31,7 @@ class Disturbances:
         self._lost: Counter[str] = Counter()  # configuration → consecutive runs whose host was lost
 
     def again(self, purpose: str, measurement: Measurement) -> bool:
-        """Whether to repeat this run, so that it is not used yet."""
+        """Whether to repeat this run; if so, its result is not used yet."""
         if self._exact:
             return False
         if HOST_LOST in measurement.conditions:

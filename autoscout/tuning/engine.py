@@ -41,7 +41,7 @@ from kb.journal import BestFound, Confirmed, ExperimentEnded, ExperimentStarted,
 from kb.orders import Order
 from kb.records import AutoscoutError, Configuration, Measurement
 
-ALONE = "profile"  # strategy name of a session with a single experiment
+ALONE = "profile"  # strategy name of sessions without a search: a single experiment, or one side of a gate or bisection
 _SEARCH_PURPOSES = ("search", "check")
 
 
@@ -287,7 +287,7 @@ class Engine:
             self._searching.switch_to_profiling()
         measurements = [self.evaluator.as_today(m) for m in measurements]
         by_id = {c.id: m for c, m in zip(ordered, measurements, strict=True)}
-        self._searching.tell([by_id[c.id] for c in batch])  # not always the strategy that asked for this batch
+        self._searching.tell([by_id[c.id] for c in batch])  # perhaps a newer strategy than the one that asked
         for measurement in measurements:
             self._note_best(measurement)
 

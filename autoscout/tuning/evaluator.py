@@ -91,7 +91,7 @@ class Evaluator:
         self._periods = Periods(job, remembered)
         self._answered: dict[str, str] = {}  # configuration id → the earlier session that measured it
         self._training = [m for _, m in remembered if space.is_valid(m.configuration)]
-        self.done: dict[str, Measurement] = {}  # profiled or answered in this session
+        self.done: dict[str, Measurement] = {}  # configuration id → result of this session or an earlier one
         self._simulated: dict[str, Measurement] = {}
         self._scored: set[str] = set()  # ids of configurations compared with their prediction
         self.mode = mode
@@ -215,7 +215,7 @@ class Evaluator:
 
     def _score(self, measurements: list[Measurement], step: int) -> None:
         """Records the predictions' error after the switch to profiling, for reports only. Older journals lack these
-        checks, so they are resumed without them."""
+        checks, so a replay adds none."""
         for m in measurements:
             old = self.tape.replaying and not self.tape.next_is(Checked)
             if self._ensemble is not None and m.configuration.id not in self._scored and not old:
@@ -236,7 +236,7 @@ class Evaluator:
     def _judge_simulators(self, real: Measurement, predictions: tuple[float, dict[str, float]], step: int) -> None:
         """Records a check of the simulators by a measurement. `predictions`: the ensemble's, and each member's.
         Predictions that are not finite, forecasts of shadow runs, and failures that the configuration did not cause are
-        not checks; in older journals they were, so these are resumed with them."""
+        not checks. Older journals contain checks by the last two kinds, which are repeated on replay."""
         assert self._ensemble is not None
         nothing = real.fidelity == "shadow" or real.status in ("infrastructure", "killed")
         if nothing and not (self.tape.replaying and self.tape.next_is(Checked)):
@@ -293,7 +293,7 @@ class Evaluator:
         return self.fidelity == "predicted" and self._switch(step, why)
 
     def run_now(self, configuration: Configuration, again: bool = False) -> Running:
-        """Runs a configuration that the strategy did not ask for; one with a known result only if `again` is set."""
+        """Runs a configuration that the strategy did not ask for, or returns its known result unless `again` is set."""
         known = None if again else self.done.get(configuration.id) or self._answer(configuration)
         return known or (yield from self._run(configuration, "search"))
 
@@ -335,7 +335,7 @@ class Evaluator:
 
 
 def _representative(job: Job, remembered: list[tuple[str, Measurement]]) -> list[tuple[str, Measurement]]:
-    """One measurement per configuration: a wrong one if there is any (it will be checked against this session's
+    """One measurement per configuration: a "wrong" one if there is any (to be checked against this session's
     reference), else the median of the successful ones, else the latest permanent failure."""
     by_id: dict[str, list[tuple[str, Measurement]]] = {}
     for session, m in remembered:

@@ -33,8 +33,8 @@ _UNKNOWN = Noise()
 
 class Contrast(msgspec.Struct, frozen=True):
     """A comparison of two configurations. `log`: log(cost of the first / cost of the second); above 0 the second is
-    cheaper. `error`: standard error of `log`, with `dof` degrees of freedom; `share`: part of the error probability
-    of 5 %, which all comparisons share."""
+    cheaper. `error`: standard error of `log`, with `dof` degrees of freedom; `share`: the part of the total error
+    probability of 5 % that this comparison may use."""
 
     log: float
     error: float
@@ -61,9 +61,10 @@ def quantile(share: float, dof: int) -> float:
 
 
 def plan(limit: int, noise: Noise) -> dict[int, float]:
-    """The looks: number of rounds → share of the error probability of 5 %. The plan may depend on the reference's
-    scatter before the first round, because that is independent of the rounds: on a quiet machine the first look should
-    decide; on others only large gains end the rounds early, and most of the 5 % is left for the last look."""
+    """The looks (interim decisions): number of rounds → share of the error probability of 5 %. The plan may depend on
+    the reference's scatter before the first round, because that is independent of the rounds: on a quiet machine the
+    first look should decide; on others only large gains end the rounds early, and most of the 5 % is left for the last
+    look."""
     if limit < 3:
         return {2: 1.0}
     quiet = 0.8 if noise.dof and noise.squares / noise.dof <= _STILL**2 else 0.4 if not noise.dof else 0.1
@@ -93,7 +94,7 @@ class Fit(msgspec.Struct, frozen=True):
         return not self.slow and Noise(self.noise**2 * self.dof, self.dof).quiet
 
     def contrast(self, one: str, other: str) -> Contrast:
-        """Compares two configurations, with an interval that contains the intervals of all plausible divisions."""
+        """Compares two configurations; the interval spans those of all plausible divisions of runs (modes.py)."""
         own = self.likeliest(one, other)
         usual = quantile(own.share, own.dof)
         if not self.others or not math.isfinite(usual):
@@ -104,7 +105,7 @@ class Fit(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(own, error=half / usual)
 
     def likeliest(self, one: str, other: str) -> Contrast:
-        """Compares two configurations by the most probable division alone."""
+        """Like `contrast`, but by the most probable division of the runs alone (usual or slow)."""
         names = list(self.level)
         i, j = names.index(one), names.index(other)
         v = self.covariance[i, i] + self.covariance[j, j] - 2 * self.covariance[i, j]

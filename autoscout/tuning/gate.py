@@ -31,7 +31,7 @@ LIMIT = 40  # largest number of pairs
 MARGIN = 0.01
 _AGAIN = 2  # largest number of repeats of a run that failed by a fault of the machine
 SPOILED = ("infrastructure", "killed")  # statuses of failures that the version under test did not cause
-_HARDWARE = ("device", "devices", "cpu", "cpus", "gpu", "driver", "hosts")  # environment keys
+_HARDWARE = ("device", "devices", "cpu", "cpus", "gpu", "driver", "hosts")  # environment values that must be equal
 
 
 class GateSide(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ def gate(
 def opened(
     held: contextlib.ExitStack, side: Side, kb: Path, on_note: Callable[[str], None], stop: Stop, kind: str = "gate"
 ) -> GateSide:
-    """Opens a session for a side, which is closed with `held`."""
+    """Opens a session for a side; the session is closed with `held`."""
     profiler = held.enter_context(contextlib.closing(profiler_of(side.job)))
     space = JobSpace.of_job(side.job)
     options = session.SessionOptions(strategy=ALONE, fidelity="profile", warm_start="off")

@@ -76,7 +76,7 @@ def importance(
 
 
 def _median_costs(job: Job, rows: list[Measurement]) -> dict[Configuration, float]:
-    """Median cost of each configuration, except for those of which a run failed the equivalence check."""
+    """Median cost of each configuration, except for those with a run that failed the equivalence check."""
     costs: dict[Configuration, list[float]] = {}
     for m in rows:
         if (c := cost(job.objective, m)) is not None:

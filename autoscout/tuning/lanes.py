@@ -34,7 +34,7 @@ def alone_on(hosts: list[Host]) -> list[Host]:
 
 
 class Lanes:
-    """The concurrent experiments of one session. All methods may raise AutoscoutError, also a profiler's."""
+    """The concurrent experiments of one session. All methods may raise AutoscoutError, also from profilers."""
 
     def __init__(self, job: Job, first: Profiler, on_note: Callable[[str], None]) -> None:
         self.job, self.on_note = job, on_note
@@ -119,7 +119,6 @@ class Lanes:
 
     @property
     def reserved(self) -> Placement | None:
-        """The current reservation, None if there is none."""
         held = self.scheduler.running.get("next")
         return self._as_asked(held.placement) if held else None
 

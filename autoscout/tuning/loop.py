@@ -24,7 +24,7 @@ from kb import store, stored_secrets
 from kb.journal import Confirmed, ExperimentEnded, SessionEnded, Waiting
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
-_INGEST_EVERY = 10  # experiments between two ingests, which take tens of milliseconds; the journal has all results
+_INGEST_EVERY = 10  # experiments between two updates of the knowledge base (tens of ms each); the journal is complete
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 PAUSE_S = 0.2  # polling interval for orders while paused
 
@@ -56,8 +56,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loop:
-    """One running session."""
-
     def __init__(
         self,
         engine: Engine,
@@ -165,7 +163,7 @@ class Loop:
     def prepare(self, profiler: Profiler, experiment: Experiment, placement: Placement | None = None) -> None:
         if isinstance(profiler, early.Aimed):
             profiler.aim(self._bar(experiment))
-        if isinstance(profiler, Confirming) and experiment.purpose != "repeat":  # keeps the setting of the first run
+        if isinstance(profiler, Confirming) and experiment.purpose != "repeat":  # a repeat keeps the setting
             profiler.confirming(experiment.purpose == "confirm")
         if isinstance(profiler, Placed):
             profiler.place(experiment.elsewhere)
@@ -214,7 +212,7 @@ class Loop:
         return alone and job.task != "serve" and bool(job.launch.script)
 
     def _bar(self, experiment: Experiment) -> early.Bar | None:
-        """When an experiment may be ended early; it is never given up if it is the reference or in the final rounds."""
+        """When to end an experiment early. Only search experiments, not the reference, are given up as too slow."""
         reference, anchors = self.engine.started.default, self.engine.anchors
         gives_up = experiment.purpose == "search" and experiment.configuration != reference
         told = [*self.engine.evaluator.done.values(), *(m for m in self._told if m.configuration != reference)]

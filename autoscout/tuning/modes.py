@@ -67,7 +67,7 @@ def divisions(design: np.ndarray, y: np.ndarray, configurations: int) -> list[Di
 
 def _unlikely(effects: np.ndarray, off: np.ndarray, y: np.ndarray, left_over: np.ndarray, by: Division) -> float:
     """− log prior density, up to a constant, of the differences between configurations that a division implies. This
-    counts against divisions in which all runs of one configuration are slow, since they make it faster by δ."""
+    counts against divisions in which all runs of one configuration are slow, since it then seems faster by δ."""
     shift, at = np.zeros(len(y)), np.flatnonzero(by.slow)
     if by.shared and len(at):
         shift[at] = off[at].sum() / left_over[np.ix_(at, at)].sum()

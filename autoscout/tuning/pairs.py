@@ -60,8 +60,8 @@ class PairsStanding(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=16)
 def levels(limit: int, early: int | None = None) -> dict[int, float]:
-    """The looks: number of pairs → one-sided significance level. `early`: number of pairs to which most of the error
-    goes; by default all pairs."""
+    """The planned looks (interim decisions): number of pairs → one-sided significance level. `early`: number of pairs
+    to which most of the error goes; by default all pairs."""
     looks = [*(n for n in _LOOKS if n < limit), limit]
     rng = np.random.default_rng(0)
     # Running sums, and sums of squares, of the differences within pairs and of the pairs' means.

@@ -102,7 +102,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     grounds: list[Ground] = []  # the data on which each part of the prediction rests
     network: str = ""
     unsaid: str = ""  # the unknown fact about the software that widens the interval most, and how to specify it
-    shadow: Shadow | ServingShadow | None = None  # if the configuration was traced before
+    shadow: Shadow | ServingShadow | None = None  # forecast from an earlier trace of the configuration, if there is one
 
 
 def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Predicted:

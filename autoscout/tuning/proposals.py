@@ -1,4 +1,4 @@
-"""Collects users' proposals to a running session for the strategy's bandit arm for proposals (search/proposed.py)."""
+"""Passes users' proposals to the strategy of a running session, which has an arm for them (search/proposed.py)."""
 
 from typing import Any, cast
 

@@ -28,7 +28,7 @@ class Quality:
         self._job, self._reference, self._folder = job, reference, folder / "guard"
 
     def wanted(self, measurement: Measurement) -> bool:
-        """Whether the check must be run for a measurement, which does not have its result yet."""
+        """Whether to run the check: the measurement succeeded with changed `guard.knobs`, and has no score yet."""
         asks = self._job.guard.command and self._job.launch.launcher != "replay" and QUALITY not in measurement.metrics
         return bool(asks) and measurement.status == "ok" and bool(self._lossy(measurement))
 

@@ -15,7 +15,7 @@ from kb.records import Configuration, Measurement
 Asking = Generator[WantedExperiment, Measurement, None]  # yields experiments and is sent their results
 # (configuration, configurations that have waited longer) → its placement as text; None if too few devices are free.
 Place = Callable[[Configuration, Sequence[Configuration]], str | None]
-_MOST = 2  # with as many experiments in the queue, the strategy is not asked for more
+_MOST = 2  # with this many experiments in the queue, the strategy is not asked for more
 
 
 def anywhere(configuration: Configuration, before: Sequence[Configuration]) -> str:

@@ -86,7 +86,7 @@ def _worse(job: Job, done: list[Measurement], again: list[Measurement]) -> dict[
 
 
 def _keeps(job: Job, measurement: Measurement, worse: dict[str, float]) -> bool:
-    """Whether a run would meet all constraints even if it increased as much as the finalists did (`worse`)."""
+    """Whether a run would still meet all constraints after the increases that finalists showed in rounds (`worse`)."""
     y = beyond(job.objective, measurement)
     return all(y.get(text, -math.inf) + shift <= 0 for text, shift in worse.items())
 

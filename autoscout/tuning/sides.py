@@ -1,6 +1,6 @@
 """The sides that a gate or a bisection compares: versions of a job, each defined by a text such as
 
-JOB.toml, SESSION            a job file in its reference, the winner of a session
+JOB.toml, SESSION            the reference of a job file, the winner of a session
 python=/venv/bin/python      another interpreter
 commit=v1.2                  the script's repository at another commit, in a checkout of its own
 torch==2.13.0                another version of a package, in an environment of its own
@@ -119,7 +119,7 @@ def _launched(job: Job, **changes: object) -> Job:
 
 @contextlib.contextmanager
 def _at_commit(job: Job, commit: str) -> Iterator[Job]:
-    """The job with its script in a checkout of a commit. Errors: AutoscoutError (exit 2) if either is missing."""
+    """The job with its script in a checkout of a commit. Errors: AutoscoutError (exit 2) if there is no such commit."""
     where = Path(job.launch.path or ".").resolve()
     top = _git(where, "rev-parse", "--show-toplevel").strip()
     commit = _git(where, "rev-parse", "--verify", f"{commit}^{{commit}}").strip()

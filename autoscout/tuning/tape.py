@@ -36,7 +36,7 @@ _AGAIN = ("anchor", "repeat", "confirm")  # purposes of re-measurements
 class Tape:
     def __init__(self, journal: Journal, past: list[AnyEvent], on_event: Callable[[Event], None]) -> None:
         """`past`: the journal's events so far; `on_event` is called with every new event at once. A verdict that was
-        followed by a resume with a longer wall is skipped, because the final rounds continued then."""
+        followed by a resume with a longer time limit is skipped, because the final rounds continued then."""
         self._journal = journal
         longer = max((n for n, e in enumerate(past) if isinstance(e, SessionResumed) and e.wall), default=0)
         self._past = deque(

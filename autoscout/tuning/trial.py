@@ -70,7 +70,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def share(self, rounds: int) -> float:
         """Each finalist's share of the error probability of 5 % in the look after this number of rounds. If a session
-        has to end between two planned looks, it is the share of the next one."""
+        has to end between two planned looks, the share of the next look applies."""
         at = next((weight for look, weight in self.plan.items() if look >= rounds), 0.0) if rounds > 1 else 0.0
         return at / max(1, len(self.finalists))
 

@@ -4,7 +4,7 @@ Carried over (each part can be left out, see `WarmStartChoice`):
 
     configurations   for each of the best configurations of a similar job, the nearest one that is valid here
     rows             measurements of similar jobs, for the search's posterior and for simulators
-    points           values of the dense knobs in these, even if their structures are not valid here
+    points           values of the dense knobs in those rows, even if their other knobs are not valid here
     orderings        tree orderings that won tournaments in similar jobs
     failures         configurations that ran out of memory or were refused, unless there is more memory here
 
@@ -31,8 +31,8 @@ Part = Literal["configurations", "rows", "points", "orderings", "failures"]
 PARTS: tuple[Part, ...] = ("configurations", "rows", "points", "orderings", "failures")
 
 _JOBS = 3  # number of similar jobs that are used; more of them add nothing, or mislead
-_ROWS = 128  # measurements per job; the surrogate's fitting time grows with the cube of their number
-_FAVOURITES = 5  # configurations per job
+_ROWS = 128  # most measurements per similar job; the surrogate's fitting time grows with the cube of their number
+_FAVOURITES = 5  # best configurations of each similar job that are carried over
 
 
 class WarmStartChoice(msgspec.Struct, frozen=True):

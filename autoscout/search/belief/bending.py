@@ -4,8 +4,8 @@ correctly predicts 600 times the best cost for an overloaded queue would seem wr
 most 2.2 times the best cost.
 
 The right b is not known beforehand: if nearly all configurations cost many times the best one, as with overloaded
-queues, their bent costs are nearly equal and carry no information. So the model without a prior mean exists with two
-scales, BEND and STRAIGHT (nearly the plain logarithm), weighted by evidence (surrogate.py)."""
+queues, their bent costs are nearly equal and carry no information. So there are two models without a prior mean, one on
+each of the scales BEND and STRAIGHT (nearly the plain logarithm), weighted by evidence (surrogate.py)."""
 
 import numpy as np
 
@@ -23,5 +23,5 @@ def unbent(v: np.ndarray, b: float = BEND) -> np.ndarray:
 
 
 def slope(v: np.ndarray, b: float) -> np.ndarray:
-    """Derivative of the scale BEND by the scale `b`, at costs `v`: the factor that converts standard deviations."""
+    """The factor from standard deviations on the scale `b` to those on BEND, at `v`, compressed log-costs on BEND."""
     return np.exp(-np.maximum(unbent(v), 0) * (1 / BEND - 1 / b))

@@ -13,9 +13,9 @@ _LIKELY = 0.5  # configurations with a higher probability of running are preferr
 
 
 def by_value(model: Surrogate) -> dict[str, list[ValueBelief]]:
-    """Knob → the belief about each of its values after the model's last `update`. The belief about a value is that
-    about the configuration believed to be cheapest among the candidates and measured rows with this value;
-    configurations that probably run are preferred. Knobs with a single value left are omitted."""
+    """Knob → the belief about each of its values after the model's last `update`. A value is represented by the
+    configuration believed to be cheapest among the candidates and measured rows that have it; configurations that
+    probably run are preferred. Knobs with a single value left are omitted."""
     here, deviation = worth(model)
     ran = np.isfinite(here)
     free = ~np.isin(model.candidates, model.rows)
@@ -44,5 +44,5 @@ def by_value(model: Surrogate) -> dict[str, list[ValueBelief]]:
 
 
 def _times(model: Surrogate, bent: float) -> float:
-    """Converts a bent log-cost to a multiple of the best measured cost."""
+    """Converts a log-cost that is compressed as in bending.py to a multiple of the best measured cost."""
     return math.exp(model.log_cost(bent) - model.lowest)

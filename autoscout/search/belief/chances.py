@@ -10,7 +10,7 @@ space that is believed to fail; one more failure is allowed if runs report how c
 beyond the budget doubles the exponent, so that a search is only as careful as necessary. (A search that ignored risk
 until the budget is spent, and then tried only safe configurations, would spend half of its experiments where little can
 be gained.) Probabilities based on reported peaks are more reliable, so their exponent may grow further. Beyond the
-budget, configurations that probably break a constraint on another metric come last."""
+budget, configurations that probably break a constraint on a metric other than memory come last."""
 
 from collections.abc import Mapping
 
@@ -31,7 +31,7 @@ _AIM = 0.4  # default failure budget, as a share of the space's believed share o
 _FREE = 1.0  # additional failures allowed if runs report how close they are to a bound
 # The next three apply beyond the budget if runs report how close they are to a bound on a metric other than memory.
 _CAREFUL = 6  # exponent of P(x runs)
-_SURER, _LAST = 0.95, 1e-3  # _SURER: required P(x runs); _LAST: factor on the gain of candidates below it
+_SURER, _LAST = 0.95, 1e-3  # _SURER: required P(x runs); _LAST: factor on the gain of candidates below _SURER
 _LITTLE = 1e-5  # added to the gain of candidates above _SURER, which keeps them first even if all gains are tiny
 _OFF, _OVER = 0.12, 1e3  # simulators' usual log error of memory; log-cost penalty of configurations that cannot fit
 # prior probability that a predicted failure runs; number of experiments that this prior counts as

@@ -35,7 +35,7 @@ class Encoding:
         """`codes`: (n, knobs) rows; the knobs with at least two levels in them become axes."""
         self._axes: list[
             tuple[int, np.ndarray, np.ndarray]
-        ] = []  # (knob index, (values + 1, …) columns of `points` and of `effects` for each level)
+        ] = []  # (knob index, table of `points`, table of `effects`); rows of a table: the knob's values, inactive
         self.names: list[str] = []
         for i, knob in enumerate(knobs):
             levels = np.unique(codes[:, i])

@@ -18,8 +18,8 @@ _OFFSET, _CONSTANT = 1.0, 2.0  # prior mean of the logit c, and its standard dev
 _SLOPE, _EFFECT, _BEND = 4.0, 2.0, 8.0  # prior standard deviations of w, g and h, for coordinates within 0 … 1
 _LENGTH = 2.0  # length scale of h, times √(D / 4) for D axes
 _STEPS = 20  # limit on Newton steps; starting from the last solution, three or four suffice
-_HELD = 300  # limit on rows; those farthest from the boundary are dropped
-_AVERAGED = 1024  # number of most important rows, whose probability is averaged over the uncertain logit
+_HELD = 300  # most results that the model keeps; those farthest from the boundary are dropped
+_AVERAGED = 1024  # number of most important configurations, whose probability is averaged over the uncertain logit
 
 
 class Feasibility:

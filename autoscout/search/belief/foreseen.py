@@ -13,8 +13,7 @@ _MOST = 3.0  # limit on |y|: beyond twenty times a bound, the distance carries n
 
 class Foreseen:
     def __init__(self, pool: CandidatePool, predictors: Mapping[str, Predictor]) -> None:
-        """`predictors`: for each bound, a function from rows of codes to y of peaks.py or limits.py (NaN: no
-        prediction)."""
+        """`predictors`: for each bound, a function from rows of codes to y (NaN: no prediction)."""
         self._pool, self._predictors = pool, predictors
         self._known = {name: np.zeros(0) for name in predictors}  # y of the pool's rows
         self._else = dict.fromkeys(predictors, 0.0)  # y of rows without a prediction: the median of the initial rows
@@ -32,7 +31,7 @@ class Foreseen:
         return kept if len(kept) else rows
 
     def of(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """(len(rows),) y of a bound; 0 if no simulator predicts it."""
+        """(len(rows),) predicted y = log(value / bound) for the bound `name`; 0 if no simulator predicts it."""
         if name not in self._predictors:
             return np.zeros(len(rows))
         known = self._known[name]

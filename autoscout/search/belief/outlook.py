@@ -12,10 +12,10 @@ _JOINT, _DRAWS = 200, 400  # number of candidates, and of joint samples
 
 def outlook(model: Surrogate, ahead: int, margin: float) -> tuple[float, float]:
     """(probability that some candidate is cheaper than the best measured row by more than `margin`, expected gain of
-    the best of the `ahead` most promising ones), both relative. Estimated from samples of the joint posteriors of all
-    members, by weight, because the most probable member changes with every fit."""
+    the best of the `ahead` most promising ones), both relative to its cost. Estimated from samples of the members'
+    joint posteriors and averaged by weight, because the most probable member changes with every fit."""
     order = np.argsort(-model.gain, kind="stable")[:_JOINT]
-    order = order[model.gain[order] > 0]  # excludes tried rows and their equivalents
+    order = order[model.gain[order] > 0]  # excludes tried rows, and rows equal to them but for knobs without effect
     if not len(order):
         return 0.0, 0.0
     own, rng = model.unexplained()[0], np.random.default_rng(len(model.rows))
@@ -40,9 +40,9 @@ def best_row(model: Surrogate) -> int:
 
 
 def worth(model: Surrogate) -> tuple[np.ndarray, np.ndarray]:
-    """((n,) expected bent log-cost of another measurement of each measured row, (n,) its standard deviation). It
-    combines the model's f with the row's own deviation from f (see `Surrogate.unexplained`). inf for rows that broke a
-    constraint or ever failed."""
+    """((n,) expected log-cost, compressed (bending.py), of another measurement of each measured row, (n,) its standard
+    deviation). Combines the model's f with the row's own deviation from f (see `Surrogate.unexplained`). inf for rows
+    that broke a constraint or ever failed."""
     (own, added), n = model.unexplained(), len(model.rows)
     value, second = np.zeros(n), np.zeros(n)
     for member in model.active():

@@ -30,7 +30,7 @@ _PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.
 _BESIDE = Prior((0.03, 1.0), (0.06, 1.0), (0.01, 0.7), (0.02, 1.0), length=(1.0, 1.0))
 _SWEEPS, _KEPT = 10, 0.3  # limit on sweeps of expectation propagation, and damping factor
 _SETTLED = 0.01  # change of y at which expectation propagation has converged
-_HELD, _FITTED = 200, 100  # limits on rows kept, and on rows used to fit hyper-parameters
+_HELD, _FITTED = 200, 100  # limits on results kept, and on results used to fit hyper-parameters
 _STEPS = 30, 10  # limits on the steps of the first fit, and of later ones, which start from the last result
 _VAGUE = 1e4  # variance that makes a pseudo-measurement uninformative
 # Forecasts of rows that ran out of memory are raised to at least −_NEAR in `least_over`, because a forecast that far
@@ -41,7 +41,7 @@ _AGAIN = 1e-3
 
 
 def fullness(space: Space, measurement: Measurement) -> float:
-    """y of a measurement; inf if it ran out of memory; NaN if its memory or the limit is unknown."""
+    """Log fullness y of a measurement; inf if it ran out of memory; NaN if its memory or the limit is unknown."""
     bounds = memory_bounds(space.objective)
     # Without device capacities, "oom" means that the host's memory or an engine's share was too small.
     if measurement.status == "oom":
@@ -101,7 +101,7 @@ class PeakBelief:
         self._foreseen: list[float] = []  # predicted y of each row with a result
         self._at = np.zeros(0)  # (m,): predicted y of the watched rows
         self._watched = np.zeros(0)  # (m,): hashes of the watched rows
-        self._values = np.zeros(0)  # values of the rows that `_belief` contains
+        self._values = np.zeros(0)  # y − m of the rows that `_belief` contains
         self._belief: Belief | None = None
         self._fitted_on = 0
 

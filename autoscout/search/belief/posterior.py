@@ -23,14 +23,14 @@ from scipy.special import betaln, log_ndtr, ndtr
 from autoscout.search.belief.encoding import EncodedRows, Encoding, numbered
 
 _potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=float)
-_SCALES = 4  # number of entries of θ before the lengths
-_ALIKE = 3  # decimals to which prior means are compared; rows with equal prior means count as equally expensive
+_SCALES = 4  # number of elements of θ before the lengths ℓ: s_e, s_h, s_r and noise
+_ALIKE = 3  # decimals to which prior means are rounded when they are compared (see `Belief.new`)
 _CONSTANT = 1.0  # prior variance of c, for centred y of unit variance
 
 
 @dataclass(frozen=True)
 class Prior:
-    """The prior of θ: (median, standard deviation of the logarithm) each. The defaults are from
+    """The prior of θ: for each parameter, (median, standard deviation of the logarithm). The defaults are from
     tests/tools/learn_prior.py on generated landscapes (medians: effects 0.05, residual 1.4, rough 0.14, noise 0.06,
     lengths 2.4, each within a factor of 1.5 to 3.5), but larger for effects and roughness, as in measured kernels."""
 

@@ -21,10 +21,10 @@ from autoscout.search.pool import CandidatePool
 Predicted = tuple[np.ndarray, np.ndarray | None]  # (`z`, `fails`) of rows of codes, as in Mean
 Predictor = Callable[[np.ndarray], np.ndarray]
 
-_ROWS = 40_000  # limit on rows used to fit the smooth part
+_ROWS = 40_000  # most configurations used to fit the smooth part of a prediction
 _COORDINATES = 20  # number of coordinates whose pairs are regressors if the pool is only a sample
-_PAIRS = 4_000  # pairs of neighbouring rows used to estimate the noise in the rough part
-_AT_ONCE = 20_000  # rows per block, to limit memory
+_PAIRS = 4_000  # pairs of neighbouring configurations used to estimate the noise in the rough part
+_AT_ONCE = 20_000  # configurations encoded at once, to limit memory
 _PENALTIES = 10.0 ** np.arange(-4.0, 0.6, 0.5)  # ridge penalties of the smooth part, per row
 # bounds on the correlation of the rough part between neighbours: at the lower bound or below, the rough part is all
 # noise; at the upper bound or above, it has no noise
@@ -71,7 +71,7 @@ class Mean:
 
 
 def nothing(pool: CandidatePool) -> list[Mean]:
-    """The hypothesis that no prediction is right, one for each scale of costs (see bending.py)."""
+    """The hypothesis that no prediction is right, once for each scale of costs (see bending.py)."""
     return [Mean("none", np.zeros((len(pool), 0)), bend=b) for b in (BEND, STRAIGHT)]
 
 

@@ -16,12 +16,12 @@ from autoscout.search.pool import CandidatePool
 from autoscout.space.graph import Space
 from kb.records import Configuration
 
-_FEW = 4  # successful rows needed to fit the model
+_FEW = 4  # successful measurements needed to fit the model
 
 
 class BelievedCost(msgspec.Struct, frozen=True):
-    """The belief about one configuration. `excess`: expected bent log-cost minus that of the best configuration (see
-    bending.py); `deviation`: standard deviation of `excess`."""
+    """The belief about one configuration. `excess`: expected log-cost (compressed, see bending.py) minus that of the
+    best configuration; `deviation`: standard deviation of `excess`."""
 
     configuration: Configuration
     excess: float
@@ -42,9 +42,9 @@ class Around(msgspec.Struct, frozen=True):
 
 class Ranking:
     """Ranks the measured configurations. `rows`: (configuration, cost or None if it failed) of each measurement;
-    `doubts`: id of a configuration measured in another period → additional standard deviation of its log-cost;
-    `broken`: measurements that broke a constraint, from which the model learns, but which are not ranked. `believed`:
-    the ranking, best first."""
+    `doubts`: id of a configuration with a less certain cost → additional standard deviation of its log-cost; `broken`:
+    measurements that broke a constraint, from which the model learns, but which are not ranked. `believed`: the
+    ranking, best first."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Ranking:
 
 
 def believed_of(model: Surrogate, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """((k,) expected bent log-cost above the best, (k,) standard deviation) of any rows, as of the last `update`."""
+    """((k,) expected compressed log-cost (bending.py), (k,) its deviation) of any rows, as of the last `update`."""
     mean, second = np.zeros(len(rows)), np.zeros(len(rows))
     for member in model.active():
         belief = model.belief_of(member, rows)

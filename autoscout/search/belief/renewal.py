@@ -1,19 +1,19 @@
 """Renews the candidates of a pool that only samples the space, a few at every step, so that no step takes long.
 
 A round either adds all one-knob neighbours of the best measured and the most promising rows that are not yet expanded,
-or (every third round, and if all are expanded) random rows: some rows with values of good rows preferred, and some
-uniform."""
+or (every third round, and if all are expanded) random rows, some drawn towards the knob values of good rows and some
+drawn uniformly."""
 
 import numpy as np
 
 from autoscout.search import candidates
 from autoscout.search.pool import CandidatePool
 
-_BASES, _CLIMBED = 8, 4  # number of best and of promising rows to expand; limit on expansions per round
-# Number of random rows per round that prefer the values of good rows; of uniform rows per round, of each kind in
-# `candidates.spread`; of promising rows that count as good.
+_BASES, _CLIMBED = 8, 4  # best rows, and promising rows, to expand (to their neighbours); most expanded per round
+# _TOWARDS: random rows per round that prefer the knob values of good rows. _EVENLY: uniform rows per round, of each
+# kind in `candidates.spread`. _ELITE: number of most promising candidates that count as good.
 _TOWARDS, _EVENLY, _ELITE = 250, 50, 100
-_NEAR, _MOVED = 150, 6  # random rows around each of the two best; mean number of knobs in which they differ
+_NEAR, _MOVED = 150, 6  # random configurations near each of the two best; mean number of knobs in which they differ
 _KEPT, _LUCK = 2_500, 1_500  # number of candidates kept: the most promising; random ones
 
 

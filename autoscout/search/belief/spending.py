@@ -4,11 +4,11 @@
 
 g_d are main effects of the knobs (more devices, longer loading), c is the objective's cost (slow configurations take
 longer), and w is the saving if the previous launch can be reused. All have Gaussian priors, so this is a ridge
-regression on the experiments so far, without failures.
+regression on the experiments so far, without failures, which would look cheap.
 
 An unmeasured configuration is priced as if its cost were the best one, because better configurations take no longer,
 and worse ones are stopped early. Using the expected cost instead made searches stay near known configurations: of 24
-generated landscapes they solved 18 instead of 22, and spent 1.08 times as much. Failures do not count as cheap.
+generated landscapes they solved 18 instead of 22, and spent 1.08 times as much.
 
 `prices` are relative to a typical experiment. They are 1 until leave-one-out errors show that t can be predicted."""
 
@@ -20,7 +20,7 @@ import numpy as np
 from autoscout.search.belief.encoding import Encoding
 
 _NOISE = 0.1  # variance of ε, as a share of the prior variance of all regressors together
-_LEAST, _HELD = 6, 300  # rows needed, and limit on rows kept (the latest)
+_LEAST, _HELD = 6, 300  # experiments needed for a fit; limit on experiments kept (the latest)
 _SPREAD = 0.05  # if the standard deviation of log t is smaller, all prices are 1
 _EXPLAINED = 0.5  # share of the variance that leave-one-out predictions must explain
 
@@ -64,7 +64,7 @@ class Spending:
         return (codes[..., self._launch] == self._last[self._launch]).all(axis=-1)
 
     def price(self, device_s: float) -> float:
-        """The price of a finished experiment relative to a typical one; 1 if it or all prices are unknown."""
+        """The price of a finished experiment relative to a typical one; 1 if its time or all prices are unknown."""
         return float(device_s / np.exp(self._middle)) if self._fitted() and device_s > 0 else 1.0
 
     def prices(self, codes: np.ndarray) -> np.ndarray:

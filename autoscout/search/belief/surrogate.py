@@ -24,20 +24,20 @@ from autoscout.search.hyper import DefaultHyper
 from autoscout.search.hypervolume import improvement
 from autoscout.search.pool import CandidatePool
 
-_WORTH = 2.0  # weight of a prior mean's `doubt` in the estimated scale of its residuals, in observations
+_WORTH = 2.0  # number of observations that a prior mean's `doubt` counts as in the scale of its residuals
 _NOTHING = 0.2  # prior probability that no prior mean is right
-_GROWTH = 1.25  # growth of the data that triggers a new fit and new candidates
-_CANDIDATES = 5_000  # limit on candidates
+_GROWTH = 1.25  # factor by which the data must grow to trigger a new fit and new candidates
+_CANDIDATES = 5_000  # limit on candidates, the configurations whose gain is computed at every step
 _RENEWED = 8  # number of steps after a fit in which the candidates of a sampled pool are renewed
-_FEW, _ROUNDS = 25, 3  # below _FEW rows without prior means, candidates are renewed _ROUNDS times per step
-_WORK, _LEAST = 600_000, 2_000  # number of covariances computed to score rows; least number of rows to score
-_BESIDE = 6  # all other work to score a row takes as long as this number of covariances
-_FITTED, _STEPS = 100, 30  # limits on rows and on steps to fit hyper-parameters
-_QUICK = 50  # with more rows, fits are spread over several steps
+_FEW, _ROUNDS = 25, 3  # without prior means and below _FEW results, candidates are renewed _ROUNDS times per step
+_WORK, _LEAST = 600_000, 2_000  # covariances computed to score configurations; least number of configurations scored
+_BESIDE = 6  # the other work to score a configuration takes as long as this number of covariances
+_FITTED, _STEPS = 100, 30  # limits on measured rows and on optimizer steps to fit hyper-parameters
+_QUICK = 50  # with more measured rows, fits are spread over several steps of the search
 _HELD = 300  # limit on measured rows that the model uses
 _SCORED, _AT_ONCE = 100_000, 4_000  # most rows scored to choose candidates; rows per block, to fit the cache
 _KEPT = 200_000  # pools up to this size cache their encoding (400 bytes per row)
-_OWN = (0.5, 2.0)  # prior for the configuration-specific share of unexplained variance; its weight in repeats
+_OWN = (0.5, 2.0)  # prior of the configuration-specific share of unexplained variance: mean; weight (in repeats)
 _NEGLIGIBLE = 0.02  # members with less weight are ignored
 
 
@@ -67,10 +67,10 @@ class Surrogate:
         rng: np.random.Generator,
         foreseen: Mapping[str, Predictor] | None = None,
     ) -> None:
-        """`foreseen`: for each bound, a predictor of the closeness to it (foreseen.py)."""
+        """`foreseen`: for each bound, a predictor of log(value / bound), see foreseen.py."""
         self.pool, self.encoding, self.rng = pool, encoding, rng
         unknown = nothing(pool)
-        self.members = [  # knobs without effect near the best are detected in bent costs only
+        self.members = [  # only the scale BEND, on which costs near the best dominate, detects knobs without effect
             _Member(mean, Posterior(encoding, mean.prior, hyper.effects, drops_inert=mean.bend == BEND))
             for mean in [*unknown, *means]
         ]
@@ -83,7 +83,7 @@ class Surrogate:
         self.again: set[int] = set()  # rows in `costs` that were measured more than once
         self.failed: set[int] = set()  # rows that failed, or broke a constraint (these are also in `costs`)
         self.aside: set[int] = set()  # measured rows that the model ignores (search/proposed.py)
-        self.wanted: Collection[int] = ()  # rows that are candidates at every step
+        self.wanted: Collection[int] = ()  # rows that are candidates at every step: the open proposals
         self.rows = np.zeros(0, dtype=int)  # (n,) rows in `costs` that the model uses: all, up to _HELD
         self._holding: set[int] = set()  # rows that were ever in `rows`
         self.logs = np.zeros(0)  # (n,) mean log-costs of `rows`
@@ -105,9 +105,9 @@ class Surrogate:
         over: Mapping[str, float] | None = None,
         kept: bool = True,
     ) -> None:
-        """Adds a result. `full`, `for_memory`, `over`: as in chances.py. `doubt`: additional standard deviation of a
-        log-cost from another period; a measurement in this period replaces such costs. `kept`: False if it broke a
-        constraint; its cost is used, but the row does not qualify as best."""
+        """Adds a result. `full`, `for_memory`, `over`: as in chances.py. `doubt`: additional standard deviation of the
+        log-cost of a run that was ended early or is from another period; a cost without doubt replaces such costs.
+        `kept`: False if it broke a constraint; its cost is used, but the row does not qualify as best."""
         self._grow()
         if row not in self.failed and row not in self.costs:
             ran = cost is not None and kept
@@ -159,7 +159,7 @@ class Surrogate:
         return np.lexsort((self.logs, ~self.kept))
 
     def bent(self, b: float = BEND) -> np.ndarray:
-        """(n,) log-costs of `rows` above the best one, bent."""
+        """(n,) log-costs of `rows` above the best one, compressed (bending.py)."""
         return bent(self.logs - self.lowest, b)
 
     def unexpected(self, member: _Member) -> np.ndarray:
@@ -174,7 +174,7 @@ class Surrogate:
         self._grow()
         rows = self.rows
         self.chances.fit()
-        fits = True  # whether this step fits, so that it does no other slow work
+        fits = True  # whether this step refits a model; if so, it does no other slow work
         if len(rows) >= _GROWTH * self._fitted_on or self._left or not len(self._open(pending)):
             self._hold()
             rows = self.rows
@@ -353,8 +353,8 @@ class Surrogate:
     # ---- what is expected -------------------------------------------------------------------------------------------
 
     def look(self, pending: list[int], times: float = 1.0) -> None:
-        """Computes the candidates' `gain`, `mean` (bent log-cost above the best) and `deviation`. `times`: factor on
-        the deviations in `gain`, to compensate for overconfidence."""
+        """Computes the candidates' `gain`, `mean` (log-cost above the best, compressed) and `deviation`. `times`:
+        factor on the deviations in `gain`, to compensate for overconfidence."""
         own, added = self.unexplained()
         kept = self.kept if self.kept.any() else np.ones(len(self.rows), dtype=bool)
         self.gain, self.mean, second = np.zeros((3, len(self.candidates)))
@@ -372,7 +372,7 @@ class Surrogate:
             self.least += member.weight * best
             promised = improvement(mean, times * np.sqrt(deviation**2 + own), best)
             if member.posterior.inert.any():
-                # Only during `update`, the belief contains the pending rows, too.
+                # During `update`, and only then, the belief also contains the pending rows.
                 rows = np.array([*self.rows, *pending], dtype=int)[: len(belief.measured[0])]
                 known = np.where(np.isin(rows, list(self.failed)), np.nan, member.mean.expected(rows))
                 promised = promised * belief.new(offset, known)
@@ -397,8 +397,8 @@ class Surrogate:
         return max(self.noise**2 - once, 0.05 * once), once / count + self._vague(self.rows)
 
     def corner(self, row: int) -> tuple[float, float] | None:
-        """(expected log-cost, standard deviation) of a row as of the last `update`; for a measured row with deviation
-        0. None for rows that do not qualify or are not candidates."""
+        """(expected log-cost, standard deviation) of a row at the last `update`; measured rows have the deviation 0.
+        None for rows that do not qualify or are not candidates."""
         if row in self.failed:
             return None
         if row in self._believed:
@@ -418,7 +418,7 @@ class Surrogate:
         return most.posterior.theta.noise * most.unit
 
     def believed_costs(self) -> np.ndarray:
-        """(n,) expected bent log-cost of the rows that were measured at the last `update`."""
+        """(n,) expected log-cost above the best, compressed (bending.py), of the rows measured at the last `update`."""
         n = len(self._believed)
         found = np.zeros(n)
         for member in self.active():
