@@ -17,7 +17,7 @@ from tui.text import number
 from tui.widgets.beside import InBackground
 from tui.widgets.panel import Panel
 
-_MOST = 200  # largest number of branches that are shown of a node
+_MOST = 200  # largest number of a node's children that are shown
 
 
 class ArmsPane(Pane):
