@@ -109,7 +109,7 @@ def _words(knobs: dict[str, Value]) -> list[str]:
 
 
 def _known(job: Job, knobs: dict[str, Value]) -> None:
-    """Errors: AutoscoutError (exit 2) for knobs or values that the job's space does not have."""
+    """Checks that the job's space has these knobs with these values. Errors: AutoscoutError (exit 2)."""
     from autoscout.space.explain import parsed_values
     from autoscout.targets.jobs import JobSpace
 
@@ -289,7 +289,7 @@ def stop(call: Call, asked: OfSession) -> Any:
 
 
 def best(call: Call, asked: OfBest) -> Any:
-    """The winner with its evidence."""
+    """The best configuration of a session or a job, with the measurements that support it."""
     from autoscout.deploy import recommendation
     from kb.lineage import lineage
     from kb.records import Configuration

@@ -1,4 +1,4 @@
-"""Panels on the search's reasons: beliefs about knobs, gains of proposers, and the expected gain of continuing."""
+"""Panels on the search's reasons: beliefs about knobs, gains of bandit arms, and the expected gain of continuing."""
 
 import math
 import statistics
