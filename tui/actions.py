@@ -23,7 +23,7 @@ _UNTYPED = ("tune", "arms", "checks", "cluster", "launch", "why")  # screens wit
 
 class Action(NamedTuple):
     keys: str  # Textual's names of the keys
-    does: str  # the app's action (method action_…), with arguments
+    does: str  # name of the method action_… without that prefix, with its arguments
     says: str
     shown: str = ""  # the keys as displayed; "": like `keys`
     on: tuple[str, ...] = ()  # screens on which the action is available; (): all

@@ -46,7 +46,7 @@ class SessionApp(Wired[None]):
         super().__init__(ascii_only)
         self.session = Watched(follower, kb, ascii_only)
         self.blank = True  # nothing is drawn until the journal has been read, unless that takes long
-        self._panes = Panes(self.session, "tune")  # these widgets are attributes, because queries for them are slow
+        self._panes = Panes(self.session, "tune")  # widgets are kept in attributes, because Textual's queries are slow
         self._headline, self._problem = TextLine(id="headline"), TextLine(id="problem")
         self._dirty = True
         self._prepared = False  # whether all screens have been created
@@ -133,7 +133,7 @@ class SessionApp(Wired[None]):
             session.live.now = max(session.live.last, dates.now())
         stands = session.standing
         text = panels.headline(session.state, stands, self.size.width, session.ascii_only)
-        if session.replaying:  # shown in the same lines, so that the panes do not move
+        if session.replaying:  # shown in the headline's line, so that the panes do not move
             at = Text(f" replay: event {session.folded:,} of {session.count:,} ", style="reverse")
             keys = Text(" [ ] { } step  space play  G now ", style="dim") if self.size.width >= 120 else Text("")
             text = Text.assemble(at, keys, text, no_wrap=True, overflow="ellipsis")

@@ -12,7 +12,7 @@ _TERMS = (
     "vt100",
     "vt102",
     "vt220",
-)  # values of TERM; screen-256color, for example, can show Unicode
+)  # values of TERM for ASCII-only terminals, compared as whole words: screen-256color can show Unicode
 _INSTEAD = {
     "×": "x", "·": ".", "–": "-", "—": "-", "−": "-", "…": "~", "’": "'", "‘": "'", "“": '"', "”": '"', "≤": "<",
     "≥": ">", "≠": "/", "±": "~", "²": "2",
@@ -33,7 +33,7 @@ def needed(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def plain_cell(character: str) -> str:
-    """The ASCII character that replaces another."""
+    """The ASCII character to show in place of `character`."""
     if character.isascii():
         return character
     if found := _INSTEAD.get(character):

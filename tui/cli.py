@@ -105,7 +105,7 @@ for _verbs in _HEADINGS.values():
         cli.add_command(_verb)
 cli.headings = {heading: [str(v.name) for v in verbs] for heading, verbs in _HEADINGS.items()}  # type: ignore[attr-defined]
 
-# Names of options in other tuners → our options, for error messages (by spelling, --budget would resemble --detach).
+# Options of other tuners → ours, for error messages: click suggests by spelling, such as --detach for --budget.
 _USUAL = {
     "--budget": "--profiles, --wall or --device-time",
     "--iterations": "--profiles",

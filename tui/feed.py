@@ -13,11 +13,11 @@ from tui.session.neighbours import NeighbourSessions, look, waiting_orders
 from tui.session.watched import Watched
 
 TICK_S = 0.25
-_AHEAD = 6000  # largest number of events that are read but not yet drawn, to limit memory
+_AHEAD = 6000  # largest number of events that are read but not yet applied to the state, to limit memory
 
 
 class Read(Message):
-    """New events of the journal, and the session's state."""
+    """New events of the journal, whether the session's process runs, and the end of the running experiment's log."""
 
     def __init__(self, alive: bool | None) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Read(Message):
 
 
 class Measured(Message):
-    """New readings of this machine's devices."""
+    """New readings of this machine's devices, its sessions, and orders that the engine has not read yet."""
 
     def __init__(self, readings: dict[str, DeviceReading], neighbours: NeighbourSessions, orders: list[str]) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ class Verbs(click.Group):
         return [name for names in self.headings.values() for name in names] or super().list_commands(ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Adds the name of the job file that the verb has read to errors about the job."""
+        """Errors about a job begin with its name; here this is replaced by the path of the job file that was read."""
         try:
             return super().invoke(ctx)
         except AutoscoutError as error:

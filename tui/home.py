@@ -51,8 +51,6 @@ _PANELS = {
 
 
 class Looked(Message):
-    """The sessions and jobs that were found."""
-
     def __init__(self, sessions: list[Seen], jobs: list[JobFile]) -> None:
         super().__init__()
         self.sessions, self.jobs = sessions, jobs

@@ -15,7 +15,7 @@ from kb.order_words import MEANING
 
 
 class Options(OptionList):
-    """Textual's list, which also allows turning pages while it has no height and therefore no layout."""
+    """A list whose page keys do nothing while it has no height; Textual's list has no layout then."""
 
     def action_page_up(self) -> None:
         if self.scrollable_content_region:
@@ -51,8 +51,6 @@ class Help(ModalScreen[None]):
 
 
 class Sure(ModalScreen[bool]):
-    """A yes-or-no question."""
-
     BINDINGS = [Binding("y", "dismiss(True)", "yes"), Binding("n,escape,q", "dismiss(False)", "no")]
 
     def __init__(self, question: str) -> None:
@@ -89,7 +87,7 @@ class Prompt(ModalScreen[str]):
 
 
 class Choose(ModalScreen[str]):
-    """A choice of one line, with the keys j, k and enter."""
+    """Lets the user choose one of several lines, with the keys j, k and enter."""
 
     BINDINGS = [
         Binding("escape,q", "dismiss", "back"),

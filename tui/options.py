@@ -41,7 +41,7 @@ class NumberRange(click.FloatRange):
         return self.fail(f"{value} is not a number", param, ctx) if math.isnan(found) else found
 
 
-READ = "autoscout.job"  # key of the job file in click's context, for errors about the job
+READ = "autoscout.job"  # key in click's context.meta: how errors about the job begin, and what replaces that
 PATH = GivenPath(path_type=Path)
 
 
@@ -78,14 +78,14 @@ def existing_kb(given: Path | None) -> Path:
 
 
 def kb_if_any(given: Path | None) -> Path:
-    """The knowledge base for verbs that do not need one."""
+    """The knowledge base for verbs that also work without one; prints a note if the given one does not exist."""
     if given is not None and not given.exists():
         note(f"{given}: there is no knowledge base, so there are no measurements")
     return kb_path(given)
 
 
 def session_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Session names that complete the input, newest first; [] without a knowledge base."""
+    """For shell completion: names of sessions that begin with `begun`, newest first; [] without a knowledge base."""
     return [name for name in _sessions(context.params.get("kb")) if name.startswith(begun)]
 
 

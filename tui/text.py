@@ -41,7 +41,7 @@ def error_of(output: str) -> str:
 
 def with_job(sentence: str, job: str, source: str = "") -> str:
     """Returns the sentence with its commands rewritten so that they can be pasted: they start the program as this
-    process was started, and name the job's file. `source`: the argument of `init`."""
+    process was started, and name the job's file. `source`: added to commands `autoscout init --…`."""
     whole = re.sub(rf"`autoscout ({'|'.join(_TAKE_JOBS)})`", r"`autoscout \1 JOB.toml`", sentence)
     named = re.sub(r"`autoscout ([^`]*)JOB\.toml", lambda found: f"`autoscout {found[1]}{shlex.quote(job)}", whole)
     if source:
@@ -72,8 +72,8 @@ def knob_value(value: object) -> str:
 
 def changes(before: dict[str, Any], after: dict[str, Any], often: Mapping[tuple[str, Any], int] = {}) -> str:
     """How a configuration differs from the reference, such as "mbs 8, −overlap_grad", or "the reference" if it does
-    not. `often`: (knob, value) → number of configurations with it; the rarest setting comes first. Knobs that are off,
-    and only became active or inactive because of another change, are left out."""
+    not. `often`: (knob, value) → number of configurations with it; the rarest setting comes first. Knobs that are
+    inactive in `after`, or off in `after` and inactive in `before`, are left out."""
     words = []
     for name, value in sorted(after.items(), key=lambda each: often.get(each, 0)):
         if before.get(name, False) != value:

@@ -27,7 +27,7 @@ _SAFE = Theme(
     panel="#262C34",
     dark=True,
 )
-# ANSI colours for drawings in this theme. Each status is also shown by a word and a glyph.
+# RGB of the 16 ANSI colours in this theme. Each status is also shown by a word and a glyph.
 _DIM = [(60, 60, 60), (213, 94, 0), (86, 180, 233), (230, 159, 0)]
 _DIM += [(0, 114, 178), (204, 121, 167), (0, 158, 115), (220, 220, 220)]
 _BRIGHT = [(120, 120, 120), (240, 130, 50), (130, 205, 245), (245, 190, 70)]
@@ -35,7 +35,7 @@ _BRIGHT += [(60, 150, 210), (225, 160, 195), (60, 190, 150), (255, 255, 255)]
 _SAFE_ANSI = TerminalTheme((16, 20, 24), (230, 230, 230), _DIM, _BRIGHT)
 THEMES = {"dark": "textual-dark", "light": "textual-light", "colour-blind-safe": _SAFE.name}
 _FILE = "theme.json"
-_SOURCES = 256  # largest number of style sheets (one per widget class)
+_SOURCES = 256  # largest number of cached style sheets per theme (Textual has one per widget class)
 
 
 def add_themes(app: App[Any]) -> None:
@@ -76,7 +76,7 @@ class Sheets:
 
     def _fill(self, sheet: Stylesheet, theme: str, variables: dict[str, str]) -> None:
         sheet._parse_cache = LRUCache(_SOURCES)
-        sheet.set_variables(variables)  # empties Textual's own cache of parsed rules
+        sheet.set_variables(variables)  # this empties the sheet's cache, so ours is only set afterwards
         sheet._parse_cache = self._parsed.setdefault(theme, LRUCache(_SOURCES))
 
 

@@ -20,7 +20,7 @@ from textual.strip import Strip
 from tui.ascii import plain_cell
 
 IDLE_BYTES_S = 700.0  # limit in bytes per second on frames that no user input caused
-CALM_S = 0.3  # seconds without user input after which another screen may be created
+CALM_S = 0.3  # seconds without user input after which a screen may be created in advance
 ANSWER_S = 5.0  # timeout for the terminal's answer in seconds
 ASK = "\x1b[?2026$p"  # asks the terminal whether it supports synchronized output; may be sent repeatedly
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # synchronized output
@@ -125,7 +125,7 @@ class Canvas:
         """Splits text into cells: "" follows a wide character, and combining characters are appended to their base
         character. The number of cells is that of `rich.cells.cell_len`, which the layout of the widgets uses."""
         cells: list[str] = []
-        # index of the last base character's cell; that character while _EMOJI may still widen it
+        # `base`: index of the last base character's cell; `widened`: that character, while _EMOJI may still widen it
         base, widened = -1, ""
         characters = iter(text)
         for character in characters:
@@ -304,7 +304,8 @@ class Pace:
 
 
 def framed(changes: str, cursor: tuple[int, int], at_once: bool, ask: bool) -> str:
-    """The bytes of a frame. `cursor`: column and row of the text cursor."""
+    """What is sent for a frame. `cursor`: column and row of the text cursor; `at_once`: whether the terminal supports
+    synchronized output; `ask`: whether to end with the query `ASK`."""
     text = f"{changes}\x1b[{cursor[1] + 1};{cursor[0] + 1}H"
     if at_once and len(text) > _AT_ONCE:
         text = f"{_BEGIN}{text}{_END}"

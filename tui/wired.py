@@ -26,7 +26,7 @@ _LOOK_S = 2.0  # seconds between two checks whether the terminal still exists
 
 
 class _Paper(Screen[None]):
-    """The bottom screen."""
+    """The bottom screen of the app, below modals."""
 
     AUTO_FOCUS = ""  # each screen sets its own focus
 

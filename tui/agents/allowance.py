@@ -15,12 +15,13 @@ from kb.records import AutoscoutError, Job
 
 _DAY_S = 86_400.0
 _LONGEST = 2_000  # largest number of characters of a call's arguments in the log
-_BEGINS = "begins"  # key of log lines about new sessions
+_BEGINS = "begins"  # JSON key that only log lines about new sessions have; its value is the session
 
 
 class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`folder`: contains the job files that agents may use; `device_s`: limit on the device-seconds of all sessions
-    that agents begin within a day, on any server; 0: no session. Final rounds do not count, as in `tune`."""
+    that agents begin within a day, on any server; 0: no session. As with `autoscout tune --device-time`, the final
+    rounds, in which the finalists are measured again, may come on top."""
 
     folder: Path
     kb: Path
@@ -47,7 +48,7 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
         return path, load_job(path)
 
     def own(self, session: str) -> Path:
-        """The folder of a session. Errors: AutoscoutError (exit 2) if its job is not one of the folder's jobs."""
+        """The session's folder. Errors: AutoscoutError (exit 2) if its job is not in the job folder `folder`."""
         door.name(session, "session")
         folder, of = store.journalled(self.kb, session), store.session_started(self.kb, session).job.id
         for each in self.jobs():

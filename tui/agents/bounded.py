@@ -12,8 +12,8 @@ _SHORTEST, _FEWEST = 400, 3  # a text is not cut below this number of characters
 
 
 def bounded(document: Any, most: int = MOST) -> tuple[Any, list[str]]:
-    """(the document as plain data without secrets and control characters, descriptions of what was cut). The longest
-    lists and texts are cut until it fits."""
+    """Returns the document as plain data without secrets and control characters, then descriptions of what was cut. The
+    longest lists and texts are cut until the JSON text has at most `most` characters."""
     found, cut = [_plain(secrets.without(document))], dict[str, int]()
     while (size := len(json.dumps(found, ensure_ascii=False))) > most:
         parts = list(_parts(found, ""))

@@ -31,7 +31,7 @@ class LongVerb(msgspec.Struct, frozen=True):
 
 
 def begin(verb: LongVerb, asked: Callable[[], list[str]]) -> None:
-    """Starts a command unless it runs or its answer has not been fetched yet. `asked`: returns its command line."""
+    """Starts a command, unless it is running, or its answer is kept or was not fetched yet. `asked`: its arguments."""
     with verb.path("lock").open("a") as lock:
         if not _free(lock.fileno()) or verb.path("log").exists():
             return

@@ -92,7 +92,7 @@ def over_http(limits: AgentLimits, port: int, token: str) -> None:
 
 
 def with_token(app: Asgi, token: str) -> Asgi:
-    """The application, with the response 401 to requests without the token."""
+    """Wraps an application so that requests without the token are answered with status 401."""
     wanted = f"Bearer {token}".encode()
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:

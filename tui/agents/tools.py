@@ -20,7 +20,7 @@ Knobs = Annotated[dict[Annotated[str, Meta(max_length=100)], Value], Meta(max_le
 Progress = Callable[[float, float | None, str], None]  # (steps done, total number of steps, message)
 
 _WAIT_S = 60
-_AGENT = "agent"  # prefix of the author of an order that an agent gave
+_AGENT = "agent"  # orders from agents are recorded with an author that begins with this word
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ def _words(knobs: dict[str, Value]) -> list[str]:
 
 
 def _known(job: Job, knobs: dict[str, Value]) -> None:
-    """Errors: AutoscoutError (exit 2) for knobs or values that the job's space does not have."""
+    """Checks that the job's space has these knobs with these values. Errors: AutoscoutError (exit 2)."""
     from autoscout.space.explain import parsed_values
     from autoscout.targets.jobs import JobSpace
 
@@ -155,7 +155,7 @@ def rank(call: Call, asked: Listed) -> Any:
 
 
 def shadow(call: Call, asked: Traced) -> Any:
-    """Starts a shadow run, or reports its progress if it was started with the same job and knobs."""
+    """Starts a shadow run (without a device); for a job and knobs whose run was already started, reports progress."""
     from autoscout.space.explain import completed, parse
     from tui.agents.long_verbs import LongVerb, begin, waited
 
@@ -289,7 +289,7 @@ def stop(call: Call, asked: OfSession) -> Any:
 
 
 def best(call: Call, asked: OfBest) -> Any:
-    """The winner with its evidence."""
+    """The best configuration of a session or a job, with the measurements that support it."""
     from autoscout.deploy import recommendation
     from kb.lineage import lineage
     from kb.records import Configuration
@@ -318,7 +318,7 @@ def export(call: Call, asked: Exported) -> Any:
 
 
 def gate(call: Call, asked: OfGate) -> Any:
-    """Starts the gate of a session, or reports its progress if it was started before."""
+    """Starts the comparison of a session's winner with its reference; if it was already started, reports progress."""
     from tui.agents.long_verbs import gate_of, waited
 
     found = waited(gate_of(call.limits, asked.session, asked.pairs, asked.device_time), asked.wait_s, call.progress)

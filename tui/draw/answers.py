@@ -10,8 +10,8 @@ from tui.text import number
 
 
 def of_answer(rows: Sequence[dict[str, Any]], width: int, height: int, ascii_only: bool) -> Text:
-    """A scatter plot if there are only two numeric columns; else a bar for each row's first numeric column, labelled by
-    the first other column."""
+    """A scatter plot of the first two columns if all columns are numeric; else one bar per row for the first numeric
+    column, labelled by the first other column."""
     if not rows:
         return Text("no answer to draw; ctrl+j runs the query", style="dim")
     numeric = [name for name in rows[0] if _numbers(rows, name)]
@@ -27,7 +27,7 @@ def of_answer(rows: Sequence[dict[str, Any]], width: int, height: int, ascii_onl
 
 
 def _bars(rows: Sequence[dict[str, Any]], value: str, name: str, width: int, ascii_only: bool) -> Text:
-    """Bars start at zero, so that lengths are comparable."""
+    """One bar per row for the column `value`, labelled by the column `name`. Bars start at zero."""
     top = max((abs(r[value]) for r in rows if r[value] is not None), default=0.0) or 1.0
     labels = [" ".join(str(r[name]).split()) if name else str(i) for i, r in enumerate(rows, start=1)]
     wide = min(max(map(len, labels)), max(8, width // 2))

@@ -34,7 +34,7 @@ def job_line(job: JobFile, width: int) -> Text:
 
 
 def known(rows: Sequence[dict[str, Any]] | str, width: int, height: int) -> Text:
-    """One line per host with its devices; `rows` may also be a message, which is shown instead."""
+    """One line per host: name, cluster, number of runs. `rows` may also be a message, which is shown instead."""
     if isinstance(rows, str):
         return Text(rows, style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")

@@ -1,4 +1,4 @@
-"""Panels on the search's reasons: beliefs about knobs, gains of proposers, and the expected gain of continuing."""
+"""Panels on the search's reasons: beliefs about knobs, gains of bandit arms, and the expected gain of continuing."""
 
 import math
 import statistics
@@ -13,15 +13,15 @@ from tui.session.state import State
 from tui.text import knob_value
 
 _LIKELY = 0.5  # a knob value with a lower probability to run is shown as failing
-_FARTHEST = 3.0  # upper end of the axis, as a multiple of the best cost
-_FAR = 10.0  # costs above this multiple of the best are not distinguished
+_FARTHEST = 3.0  # largest upper end of the axis, as a multiple of the best measured cost
+_FAR = 10.0  # upper ends of intervals above this multiple of the best cost are all printed as >10
 _RUNGS = ("measured", "short", "one-device", "shadow", "predicted")
 _NOT = "not recorded"
 
 
 def belief(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """For each value of each knob, the cost that the search expects of the best configuration with it, as a multiple of
-    the best measured cost, on a common axis; the most important knobs come first."""
+    """For each value of each knob, the cost that the search expects of the best configuration with that value, as a
+    multiple of the best measured cost, on a common axis; the most important knobs come first."""
     believed = state.reasons.believed
     if believed is None:
         return Text(_why_not(state), style="dim")

@@ -41,7 +41,7 @@ def check_list(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def members(state: State, width: int, ascii_only: bool) -> Text:
-    """For each simulator its error in checks, its weight (by held-out R²), and the weight over time."""
+    """For each simulator: its error in checks, its weight in the ensemble (by held-out R²), and earlier weights."""
     weights: dict[str, list[float]] = {}
     errors: dict[str, list[float]] = {}
     for check in state.checks:
@@ -70,7 +70,7 @@ def members(state: State, width: int, ascii_only: bool) -> Text:
 
 
 def regions(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """The regions in which the simulators fail: the knob values with the largest errors compared with all others."""
+    """The regions (a knob value, such as tp = 2) where the simulators' error is larger than elsewhere."""
     found = _regions(state)
     if not found:
         return Text("too few checks to compare regions", style="dim")

@@ -74,7 +74,7 @@ def interval(values: list[float]) -> str:
 
 
 def of_rows(rows: list[dict[str, Any]], width: int) -> Text:
-    """Rows shown as columns. The first attribute is the heading; attributes that are equal in all rows are left out."""
+    """A table with a column per row, headed by its first attribute. Attributes equal in all rows are left out."""
     if not rows:
         return Text("this knowledge base has nothing to compare", style="dim")
     fits = max(1, (width - 18) // 21)
@@ -96,7 +96,7 @@ def _end(value: str) -> str:
 
 
 def effects(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """The effect of each knob: the median over pairs of measured configurations that differ only in this knob."""
+    """For each knob, the median relative difference in cost of two measured configurations that differ only in it."""
     groups = measured(state)
     median = median_costs(state, groups)
     items = [(groups[key][0].configuration.knobs, c) for key, c in median.items()][:400]
@@ -120,7 +120,7 @@ def effects(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 def ablation(found: dict[str, Any], width: int, ascii_only: bool, seen: str = "measured") -> Text:
     """The steps from the default to the best configuration, with one knob (or a set that must change together) per
-    line. `found`: JSON of `autoscout why`."""
+    line. `found`: the JSON document of `autoscout why`."""
     steps = found["steps"]
     if not steps:
         return Text("nothing ran correctly yet", style="dim")

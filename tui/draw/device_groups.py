@@ -21,7 +21,7 @@ _COLUMN = 14
 
 
 def kinds(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """One column per kind of device: the median over its ranks in the newest run."""
+    """One column per kind of device, with the median of each metric over the ranks on it in the newest run."""
     run = newest(state)
     groups = by_kind(run.measurement) if run is not None and run.measurement is not None else []
     if run is None or not groups:

@@ -1,4 +1,4 @@
-"""Draws a gate's verdict and compares the metrics of its two sides (A and B)."""
+"""Draws the verdict of a gate, which compares two versions of a job (sides A and B), and the metrics of both sides."""
 
 from collections.abc import Sequence
 

@@ -15,9 +15,9 @@ from tui.session.standing import MARKS, Standing
 from tui.session.state import State, best_so_far
 from tui.text import clock, fit, fit_lines, knob_value, label, label_width, metric
 
-_CHANGE = 38  # width of a changed knob, if there are several columns of them
+_CHANGE = 38  # width in characters of each column of changed knobs
 FEW = 3  # smallest number of checks for a verdict on the simulators
-_UNSCORED = 4  # up to this many experiments since the last check are normal, because a batch is checked at its end
+_UNSCORED = 4  # a note is shown after more experiments than this without a check; a batch is only checked at its end
 _KINDS = dict.fromkeys(("crashed", "infeasible", "failed", "silent"), "bold red") | {"waiting": "yellow"}
 
 
@@ -133,7 +133,7 @@ def changes(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def standings(state: State, width: int, ascii_only: bool) -> Text:
-    """The tournament of tree orderings, round by round."""
+    """The rounds of the tournament between orders in which the search tree branches on knobs."""
     if not state.rounds:
         return Text("no tournament yet", style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")

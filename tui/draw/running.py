@@ -14,7 +14,7 @@ from tui.session.headlines import verdict
 from tui.session.state import Run, State
 from tui.text import clauses, clock, fit
 
-# Megatron-LM's log line, and the output of progress bars.
+# The current iteration and the total number: "iteration 3/ 10" in logs of Megatron-LM, "3/10 [" in progress bars.
 _ITERATION = re.compile(r"iteration\s+(\d+)\s*/\s*(\d+)|(?<![\d/.-])(\d+)/(\d+)\s*\[")
 # Warnings of Python (FILE.py:LINE: SomethingWarning: text, then the source line) and PyTorch ([W1120 … FILE.cpp:LINE]).
 _WARNING = re.compile(r"\.py:\d+: \w*Warning\b|^\s*warnings\.warn\(|^\[(?:rank\d+\]:\s*\[)?W\d{3}")

@@ -1,4 +1,5 @@
-"""Panels on the bandit's 2×2 grids of costs (base or proposed structure × point) and the dense optimizer's state."""
+"""Panels on the optimizer of dense knobs and on the bandit's 2×2 grids of costs, which combine a base and a proposed
+structure (sparse knobs, such as parallelism) with a base and a proposed point (dense knobs, such as micro batch)."""
 
 from rich.text import Text
 
@@ -38,8 +39,8 @@ def grid(state: State, width: int, ascii_only: bool) -> Text:
 
 
 def difference_of_differences(g: Grid) -> float | None:
-    """((c_bb − c_cb) − (c_bc − c_cc)) / c_bb, the interaction of structure and point: by how much the saving of the new
-    structure is smaller (> 0) or larger at the new point. None if one of the four failed."""
+    """The interaction of structure and point, as a share of the base cost: by how much less (> 0) or more (< 0) the new
+    structure saves at the new point than at the base point. None if one of the four runs failed."""
     bb, bc, cb, cc = g.costs
     if bb is None or bc is None or cb is None or cc is None:
         return None
@@ -57,7 +58,7 @@ def _cell(state: State, g: Grid, i: int, with_error: bool) -> str:
 
 
 def coordinates(state: State, width: int, ascii_only: bool) -> Text:
-    """For each dense knob its value in the best configuration, the next direction, and the step (number of values)."""
+    """For each dense knob its best value so far, and the next step's direction and length (number of values)."""
     if not state.coordinates:
         return Text(
             "\n".join(fit_lines("no direction yet: the largest expected gain is tried next", width, 3)), style="dim"

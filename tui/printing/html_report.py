@@ -84,7 +84,7 @@ def _parts(state: State) -> Iterator[str]:
 
 
 def _interval(state: State) -> str:
-    """The gain's 95 % interval as text, also if the gain is not proven."""
+    """The gain and its 95 % interval as text, even if the gain is not proven."""
     c = state.confirmed
     if c is None or c.gain is None or c.low is None or c.high is None or c.name == c.default_name:
         return ""

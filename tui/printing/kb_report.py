@@ -18,7 +18,7 @@ from kb.sharing.lake import MovedRecords
 from kb.similar import FAR, Number, SimilarJob
 from tui.text import number, table
 
-_LEFT = 40  # largest number of listed files of a folder
+_LEFT = 40  # largest number of listed files that could not be imported
 _DECIDED = {True: "accepted", False: "rejected", None: ""}
 
 

@@ -142,7 +142,7 @@ class Progress:
             self._measured(m, event.purpose)
 
     def _most(self) -> int:
-        """Number of measurements in the first two rounds; after these, in all possible rounds."""
+        """Number of measurements in the first two final rounds; once these are over, the limit for all final rounds."""
         least = to_confirm(self.state)
         if self.confirmed <= least:
             return least

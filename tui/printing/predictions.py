@@ -1,4 +1,4 @@
-"""Output of `autoscout predict`: the prediction for a configuration, or all simulators' scores on a table."""
+"""Output of `autoscout predict`: a prediction, a ranking, or the accuracy of all simulators on measured rows."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def _members(scores: Scores) -> str:
 
 
 def _calibration(memory: MemoryScores) -> str:
-    """Bars of predicted out-of-memory probabilities, each with a mark at the observed rate."""
+    """For each bin of predicted out-of-memory probabilities a bar: the observed rate, marked at the mean prediction."""
     full, mark = ("█", "│") if _speaks_unicode() else ("#", "|")
     rows = []
     for bin_ in memory.calibration:

@@ -43,7 +43,7 @@ def explanation(found: Explanation, as_json: bool) -> None:
 
 
 def space_document(job: Job, s: Space, names: list[str], graph: Path | None = None) -> dict[str, Any]:
-    """The JSON document of `space`. `names`: of the listed configurations; `graph`: file of the dependency graph."""
+    """The JSON document of `space`. `names`: of the listed configurations; `graph`: drawing of the dependencies."""
     return {
         "job": job.name,
         "configurations": s.count,

@@ -17,7 +17,7 @@ from tui.text import number
 from tui.widgets.beside import InBackground
 from tui.widgets.panel import Panel
 
-_MOST = 200  # largest number of branches that are shown of a node
+_MOST = 200  # largest number of a node's children that are shown
 
 
 class ArmsPane(Pane):
@@ -66,7 +66,7 @@ class ArmsPane(Pane):
 
 
 def _add(parent: TreeNode[RunNode], node: RunNode, opened: set[tuple[str, ...]], ascii_only: bool) -> None:
-    """Adds a node of the tree. Its children are added when it is expanded."""
+    """Adds a node's children to the tree; their own children are added if they are open, or once they are expanded."""
     for child in node.children[:_MOST]:
         if child.children:
             branch = parent.add(_label(child, ascii_only), data=child, expand=child.path in opened)

@@ -99,7 +99,7 @@ class ComparePane(Pane):
 
     @work(exclusive=True, group="why")
     async def _explain(self) -> None:
-        """Runs `autoscout why` in a subprocess, since it fits models."""
+        """Runs `autoscout why` in a subprocess, since it fits models, which is slow."""
         journal = self.session.follower.path
         code, out, problem = await self._verb("why", str(journal), "--json")
         self._why = json.loads(out) if code == 0 else None
@@ -120,7 +120,7 @@ class ComparePane(Pane):
 
 
 def sessions(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Settings and results of sessions (rows of `autoscout sessions`), by name of the attribute."""
+    """Settings and results of each session, as (label → value). `rows`: from `autoscout sessions --json`."""
     return [
         {
             "session": r["session"],
@@ -143,7 +143,7 @@ def sessions(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def jobs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each job and cluster its best session by the objective."""
+    """For each job, cluster and metric: totals over its sessions, and the result of the best session."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for r in rows:
         groups.setdefault((r["job"], r["cluster"], r["metric"]), []).append(r)

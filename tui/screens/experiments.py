@@ -99,7 +99,7 @@ class ExperimentsPane(Pane):
         self.repaint()
 
     def _match(self, terms: list[str], start: int, end: int) -> Iterable[int]:
-        """Runs from `start` to before `end` that contain all terms, and none of the terms with a leading minus."""
+        """Indices in [start, end) of runs whose text contains all terms, but none of those with a leading minus."""
         if not terms:
             return range(start, end)
         self._lines += [_line(run) for run in self.state.runs[len(self._lines) : end]]

@@ -10,7 +10,7 @@ from tui.screens.pane import Pane
 from tui.session.fronts import front
 from tui.widgets.panel import Panel
 
-_ALL = 10_000  # height in lines with which all knobs are shown
+_ALL = 10_000  # a height in lines in which all knobs fit
 
 
 class WhyPane(Pane):

@@ -44,8 +44,8 @@ def by_stage(run: Run) -> list[RankGroup]:
 
 
 class HostSeen(msgspec.Struct, kw_only=True):
-    """A host in a session's measurements: number of runs with ranks on it, number of infrastructure failures in these,
-    devices used, and the median of its ranks' `alone_s` over all runs (None: not reported)."""
+    """A host in a session's measurements. `runs`: number of runs with ranks on it; `incidents`: number of these that
+    the infrastructure spoiled; `alone_s`: median time of its ranks for the same arithmetic (None: not reported)."""
 
     name: str
     devices: list[str]
@@ -55,7 +55,7 @@ class HostSeen(msgspec.Struct, kw_only=True):
 
 
 def by_host(state: State) -> list[HostSeen]:
-    """The hosts of all runs."""
+    """The hosts of all runs of this session, without results taken from other sessions."""
     devices: dict[str, set[str]] = {}
     alone: dict[str, list[float]] = {}
     counted: dict[str, list[int]] = {}

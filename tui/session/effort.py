@@ -40,8 +40,8 @@ class Rate(msgspec.Struct, frozen=True):
 def rates(efforts: dict[str, Effort]) -> dict[str, Rate]:
     """Arm → rate, for arms with experiments. The rate is a ratio of sums with the interval of the ratio estimator
     (Cochran, Sampling Techniques, 6.3). For an arm without a win, or with only one experiment, the upper limit assumes
-    wins in 1 − 0.1^(1/n) of its n experiments, each with the average gain of all arms' wins.
-    """
+    the win probability 1 − 0.1^(1/n), at which n experiments without a win have a probability of 10 %, and for each
+    win the average gain of all arms' wins, or the arm's own gain if it is larger."""
     wins = sum(e.wins for e in efforts.values())
     usual = sum(e.gain for e in efforts.values()) / wins if wins else 0.0
     found = {}

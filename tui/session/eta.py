@@ -12,9 +12,9 @@ from autoscout.tuning.repeats import Noise, most_rounds
 from tui.session.state import Run, State
 
 _RECENT = 20  # number of recent experiments from whose durations the next ones are estimated
-_FINALISTS, _WITHIN = 3, 1.15  # expected number of finalists without the default, all within this factor of the best
-_ROUNDS = 2  # number of final rounds on a quiet machine
-_NEEDED = 0.25  # expected share of the measurements in further rounds: half of the rounds, with half of the finalists
+_FINALISTS, _WITHIN = 3, 1.15  # expected finalists besides the default: at most three, within this factor of the best
+_ROUNDS = 2  # number of final rounds on a quiet machine, where no further rounds are needed
+_NEEDED = 0.25  # share of the possible measurements after these two rounds: half of the rounds × half of the finalists
 _SIGMAS = 1.96
 
 
@@ -69,7 +69,7 @@ def remaining(state: State) -> Left | None:
 
 
 def _after_two(state: State, finalists: int) -> int:
-    """Largest number of measurements in the rounds after the first two; 0 on a quiet machine."""
+    """Largest number of measurements in the final rounds after the first two; 0 on a quiet machine."""
     assert state.job is not None
     job, runs = state.job, (r for r in state.runs if r.configuration == state.default and r.purpose != "confirm")
     costs = [c for r in runs if r.measurement and (c := cost(job.objective, r.measurement)) is not None]
@@ -77,7 +77,7 @@ def _after_two(state: State, finalists: int) -> int:
 
 
 def to_confirm(state: State) -> int:
-    """Number of measurements in the first two rounds; each round measures the reference twice."""
+    """Number of measurements in the first two final rounds; each round measures the reference twice."""
     finalists = _to_confirm(state)
     return _ROUNDS * (finalists + (finalists > 0))
 
@@ -104,7 +104,7 @@ def _gap(state: State) -> float:
 
 
 def _to_confirm(state: State) -> int:
-    """Number of configurations in the final rounds: expected if search ended now; exact after the first round."""
+    """Number of configurations in the final rounds: exact after the first round, before it an estimate."""
     again = state.confirms
     seen = len(set(again))
     if state.seen == "designed":  # costs come from a deterministic model, without final rounds

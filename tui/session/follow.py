@@ -13,7 +13,7 @@ _AT_ONCE = 2000  # number of events that are read at once, so that the screen st
 
 
 class Follower:
-    """Reads a journal incrementally. It may be in a session's folder, or a single file (a recording)."""
+    """Reads a journal incrementally: that of a session's folder, or a single file (a recording)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

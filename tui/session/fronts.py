@@ -10,7 +10,7 @@ from autoscout.job.objective import others
 from kb.records import Objective
 from tui.session.state import State
 
-# Candidates for the second metric of a job that has only one objective.
+# Candidates, best first, for the second axis of a job that has only one objective.
 _BESIDE = ("peak_memory_gib", "ttft_p99_ms", "tpot_p99_ms", "output_tokens_per_s")
 
 
@@ -30,7 +30,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def front(state: State) -> Front | None:
-    """The front; None until two configurations have run within the constraints."""
+    """The front; None without a second metric, or until two configurations have run within the constraints."""
     if state.job is None:
         return None
     objective = state.job.objective

@@ -45,7 +45,7 @@ def shown(gain: float | None, low: float | None) -> str:
 
 
 def _round_s(state: State, best: Configuration | None) -> float | None:
-    """Seconds that one more round of the best configuration and the reference would take."""
+    """Seconds to measure the best configuration and the reference once more; None if neither was measured."""
     costs: dict[str, list[float]] = {}
     for run in state.runs:
         if run.measurement is not None and run.measurement.counts:

@@ -36,7 +36,7 @@ FROM warm_starts ORDER BY session DESC LIMIT 5""",
 
 
 def ten_questions(job: str, metric: str) -> dict[str, str]:
-    """Question → SQL."""
+    """Each question with its SQL for this job and metric."""
     filled = {"{job}": _quoted(job), "{metric}": _quoted(metric)}
     found = {}
     for question, sql in _TEN.items():

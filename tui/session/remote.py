@@ -51,7 +51,7 @@ def place(text: str) -> tuple[str, str] | None:
 
 
 def lines(follower: Follower, session: str) -> Iterator[bytes]:
-    """The lines that the session's host prints, until the session is over. Errors: AutoscoutError."""
+    """What `watch --events` prints: lines of the journal, and status lines with "#", until the session is over."""
     said, said_at, sent, running = None, 0.0, 0, ""
     while True:
         alive = follower.alive()
@@ -177,7 +177,7 @@ class Remote:
             self._lost(self._complaint())
 
     def _listen(self) -> None:
-        """Reads lines in a thread. While this machine or the process is suspended, time does not count as silence."""
+        """Ends a silent connection. Each call counts at most 1 s, since this process may have been suspended."""
         now = time.monotonic()
         self._silent += min(1.0, now - self._looked)
         self._looked = now
@@ -211,7 +211,7 @@ class Remote:
 
 
 def _running(line: bytes, before: str) -> str:
-    """The folder of the experiment that runs after a journal line; `before`: the folder before it."""
+    """The running experiment's folder after this line of the journal. `before`: its folder before this line."""
     if line.startswith(b'{"type":"experiment_ended"'):
         return ""
     if not line.startswith(b'{"type":"experiment_started"'):

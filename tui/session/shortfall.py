@@ -25,7 +25,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 def misses(state: State) -> list[Miss]:
-    """All constraints, sorted by `factor`, largest first."""
+    """One entry per constraint whose metric was measured, with the largest `factor` first."""
     if state.job is None:
         return []
     found = []

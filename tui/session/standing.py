@@ -117,8 +117,8 @@ def _waiting(state: State) -> Standing:
 
 
 def _silent(state: State) -> Standing | None:
-    """The status of a session that has had no event for too long, else None. During an experiment, the job's timeout is
-    added to the limit."""
+    """The status of a session that has had no event for too long, else None. The limit is SILENT_S, plus the job's
+    timeout during an experiment; while the session starts, it is 120 s or a tenth of the time budget, if longer."""
     assert state.job is not None
     silence = state.now - state.last
     allowed = SILENT_S + (state.job.launch.timeout_s if state.running else 0.0)

@@ -77,7 +77,7 @@ class Arm(msgspec.Struct, kw_only=True):
 
 
 class Grid(msgspec.Struct, kw_only=True):
-    """A 2×2 grid of costs: {base, candidate} structure × {base, candidate} point."""
+    """A 2×2 grid of costs: {base, candidate} structure × {base, candidate} point. Fields as in kb.journal.Rewarded."""
 
     names: list[str]
     arm: str
@@ -298,7 +298,7 @@ class State(msgspec.Struct, kw_only=True):
         self.running[event.number] = run
 
     def _wait(self, event: Waiting) -> None:
-        """Notes that the session waits for devices. When the wait is over, the experiment begins."""
+        """Notes that the session waits for devices. Experiments begin when the wait is over."""
         self.waiting = None if event.over else event
         if event.over:
             for run in self.running.values():
@@ -358,7 +358,7 @@ class State(msgspec.Struct, kw_only=True):
             self.failures[run.status] = self.failures.get(run.status, 0) + 1
         if self.default is not None and m.configuration == self.default and self.default_value is None:
             self.default_value = run.value
-            # If no run of this session has been the best yet, an anchor run of the default counts as the best.
+            # An anchor (a repeated run of the default) becomes the best if no run of this session has been the best.
             if run.purpose == "anchor" and run.value and self.best is None:
                 self.best = BestFound(configuration=m.configuration, name=run.name, value=run.value, experiments=0)
         if run.value and run.purpose in (*SEARCH_PURPOSES, "answered"):

@@ -7,7 +7,7 @@ from tui.text import knob_value
 
 
 class RunNode(msgspec.Struct, kw_only=True):
-    """A node: all runs with the knob values on its path ("pp 2", "tp 1", …). `best`, `mean`: of the metric."""
+    """A node: all runs with the knob values on its path ("pp 2", "tp 1", …). `best`, `mean`: of the objective."""
 
     path: tuple[str, ...]
     visits: int = 0

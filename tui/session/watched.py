@@ -33,7 +33,7 @@ class Watched:
         self.past: State | None = None  # an earlier state, shown instead of `live`
         self._folding: State | None = None  # becomes `past` once `cursor` events have been applied to it
         self.cursor = 0  # number of events to apply to the earlier state
-        self.folded = 0  # number of events applied so far
+        self.folded = 0  # number of events applied to it so far
         self._offset = 0  # offset in the journal after these events
         self.playing = False
         self.alive: bool | None = None  # whether the session's process is running; None for a recording

@@ -88,7 +88,7 @@ def when(
 
 
 def _watched(session: str, watch: "ServerWatch | LogWatch", source: str, file: Path | None, as_json: bool) -> NoReturn:
-    """Watches until Ctrl-C. After the first answer, failures to read or write are reported once and tried again."""
+    """Watches until Ctrl-C. After the first answer, failed reads and writes are reported once and retried."""
     from autoscout.deploy.watch_load import EVERY_S
     from tui.printing.document import document
     from tui.printing.openmetrics import written

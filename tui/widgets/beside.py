@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from textual.widget import Widget
 
 T = TypeVar("T")
-MANY = 5000  # with fewer experiments, computing with all of them takes only milliseconds
+MANY = 5000  # with more experiments, panels are computed in a thread; with fewer it takes only milliseconds
 _REST_S = 10.0  # longest pause between two computations in seconds
 _ONE_AT_A_TIME = threading.Lock()
 

@@ -19,8 +19,8 @@ _CACHED = 4000  # number of cached lines
 
 
 class Rows(ScrollView, can_focus=True):
-    """A table whose first line is the heading. `draw(row)` returns the cells of a row, and a key by which they are
-    cached, so it must change whenever the cells change."""
+    """A table whose first line is the heading. `draw(row)` returns a cache key and the cells of the row. The key must
+    change whenever the cells change."""
 
     COMPONENT_CLASSES = {"rows--cursor", "rows--heading", "rows--odd"}
     BINDINGS = [
@@ -46,7 +46,7 @@ class Rows(ScrollView, can_focus=True):
         knobs: Callable[[int], Iterable[str]],
         id: str,
     ) -> None:
-        """`columns`: names and widths; `knobs(row)`: knobs of a row, between which its name may be cut."""
+        """`columns`: names and widths (0: the rest); `knobs(row)`: names of knobs, between which a cell may be cut."""
         super().__init__(id=id)
         self.columns, self.draw, self.knobs = columns, draw, knobs
         self.rows: Sequence[int] = ()
@@ -142,6 +142,6 @@ class Rows(ScrollView, can_focus=True):
 
 
 def _shortened(text: str, cells: int, knobs: Iterable[str]) -> str:
-    """Text truncated at the end of a word or of a knob in a name; if it has wide characters, at any character."""
+    """Text cut after a word, or in a configuration's name after a knob; with wide characters, after any character."""
     narrow = cell_len(text) == len(text)
     return fit(text, cells, knobs) if narrow else f"{set_cell_size(text, max(0, cells - 1))}…"

@@ -36,7 +36,7 @@ class Panel(Static):
         self._shown: Text | None = None
         self._drawn_for = (0, 0)
         self._background: InBackground[Text] = InBackground(self, self._show)
-        self.takes_long: Callable[[], bool] | None = None  # if set and true, the text is computed in a thread
+        self.takes_long: Callable[[], bool] | None = None  # if it returns True, the text is computed in a thread
 
     def repaint(self) -> None:
         width, height = self.content_size.width, self.content_size.height
