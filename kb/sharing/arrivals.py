@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _BATCH = 10_000  # number of rows in memory
 _NEWER = f"a newer AutoScout wrote it (record format {{}}, this one reads {RECORDS}); upgrade AutoScout"
-# Errors that malformed rows raise.
 _ROW_ERRORS = (ValueError, TypeError, AttributeError, KeyError, ArithmeticError, RecursionError)
 _WORDS = {"status": typing.get_args(Status), "fidelity": typing.get_args(Fidelity)}
 
