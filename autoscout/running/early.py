@@ -19,7 +19,7 @@ from autoscout.job.objective import cost
 from autoscout.running.worker import ending
 from kb.records import Measurement, Objective
 
-_SPREAD = 0.03  # prior relative standard deviation between runs of one configuration, with the weight of one repeat
+_SPREAD = 0.03  # prior for the relative standard deviation between runs of a configuration; weighs as much as one run
 
 
 class Bar(msgspec.Struct, frozen=True):

@@ -1,5 +1,4 @@
-"""Runs a user's own command, reads its output meanwhile, and finally ends the command and all processes that it
-started.
+"""Runs a user's own command and reads its output meanwhile. Finally ends the command and all processes that it started.
 
 Output is read from a pipe; only its beginning and end are kept, so that a log of any size fits in memory and on disk.
 """
@@ -36,8 +35,8 @@ class Begin(Protocol):
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """How a command ended. `code`: its exit code (-n: signal n), None if we ended it. `left`: number of processes that
-    it left running. `why`: the reason returned by `enough`, if it ended the command. `first_output_s`: seconds from its
-    start to its first output."""
+    it left running. `why`: the reason that `enough` returned (see `run`), if that ended the command. `first_output_s`:
+    seconds from the command's start to its first output."""
 
     code: int | None
     seconds: float
