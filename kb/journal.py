@@ -238,8 +238,8 @@ class Believed(Event, frozen=True, tag="believed"):
 
 
 class WarmStarted(Event, frozen=True, tag="warm_started"):
-    """The knowledge that a warm start carried over. `favourites`: the best configurations of similar jobs, or the
-    nearest ones that are valid for this job."""
+    """The knowledge that a warm start carried over. `favourites`: the best configurations of similar jobs, each
+    replaced by the nearest valid configuration if it is invalid for this job."""
 
     sources: list[WarmSource] = []
     favourites: list[Configuration] = []

@@ -16,7 +16,7 @@ import msgspec
 from kb.query import Table
 from kb.refusal import AutoscoutError
 
-_LONGEST_CELL = 60  # characters, in the formats for terminals
+_LONGEST_CELL = 60  # largest number of characters of a cell in the formats `table` and `markdown`
 
 
 def render(table: Table, form: str) -> str | bytes:

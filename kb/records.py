@@ -27,8 +27,8 @@ from kb.strict_record import Strict
 RECORDS = 8
 
 Value = bool | int | float | str
-# infrastructure: a fault of the machine (a lost node, a GPU that fell off the bus). It is not a fact about the
-# configuration, so it never replaces an experiment and never counts as a failure; all other statuses do.
+# infrastructure: a fault of the machine (a lost node, a GPU that fell off the bus). It says nothing about the
+# configuration, so such a run never counts as a failure and, unlike all other runs, never replaces an experiment.
 Status = Literal["ok", "oom", "invalid", "error", "timeout", "wrong", "killed", "infrastructure"]
 # How a number was obtained, cheapest first: a simulator's prediction; the framework's own code with fake tensors; one
 # rank on one device; the real launch, ended early; the real launch. Only the last counts as measured.
@@ -289,7 +289,7 @@ class LaunchSettings(Strict, frozen=True, omit_defaults=True):
 class Guard(Strict, frozen=True, omit_defaults=True, kw_only=True):
     """The user's own quality check. If one of `knobs` differs from the reference, `command` (with placeholders for
     knobs, {model} and the engine's {flags}) must print a number within the limits. The number is the last group of the
-    regular expression `pattern`. It runs once for each combination of the knobs' values."""
+    regular expression `pattern`. The command runs once for each combination of the knobs' values."""
 
     command: str = ""
     pattern: str = ""

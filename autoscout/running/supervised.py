@@ -18,10 +18,10 @@ import msgspec
 from autoscout.running import processes, results
 
 _SUPERVISE = processes.WORKER / "supervise.py"
-_PIPE = 2**20  # bytes
+_PIPE = 2**20  # bytes: size of the pipe, and the most that is read from it at once
 _TICK_S = 0.05
 _LOOK_S = 2.0
-_KEPT = 4 * 2**20  # bytes of output kept at the beginning and at the end
+_KEPT = 4 * 2**20  # bytes of output that are kept at the beginning, and as many at the end
 _F_SETPIPE_SZ = 1031
 
 
