@@ -25,7 +25,7 @@ def with_group(folder: Path) -> None:
 
 def like(new: Path, old: Path) -> None:
     """Gives the file `new` the owner, group, permissions and access control list (ACL) of `old`. Where this process may
-    not change owner or group, ACL entries give the former ones the same access."""
+    not change the owner or the group, ACL entries give the former owner and group the same access."""
     was = old.stat()
     for ids in ((was.st_uid, was.st_gid), (-1, was.st_gid)):
         with contextlib.suppress(OSError):

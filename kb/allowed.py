@@ -78,7 +78,7 @@ FUNCTIONS = frozenset(_NAMES.lower().split())
 
 
 def check(con: "DuckDBPyConnection", sql: str) -> None:
-    """Errors: AutoscoutError (exit 2) naming a function that may not be called."""
+    """Errors: AutoscoutError (exit 2) if `sql` calls a function that is not allowed, which the error names."""
     if odd := {name for name in _called(con, sql) if name not in FUNCTIONS}:
         there = con.execute("SELECT DISTINCT lower(function_name) FROM duckdb_functions()").fetchall()
         if refused := sorted(odd & {name for (name,) in there}):  # for unknown names, DuckDB raises its own error

@@ -14,7 +14,7 @@ from kb.records import AutoscoutError
 
 class AcceptedChoice(msgspec.Struct, frozen=True, kw_only=True):
     job: str  # id of the job being started
-    there: str  # id of the past job
+    there: str  # id of the past job that was offered as a source of knowledge
     accepted: bool
     by: str = ""
     at: float = 0.0

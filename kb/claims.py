@@ -102,7 +102,8 @@ def remove(con: "DuckDBPyConnection", sessions: list[str]) -> tuple[int, int]:
 def settle(con: "DuckDBPyConnection") -> None:
     """Assigns the measurements in the temporary table `claim`, which lists all their sources, to their first source;
     the other sources become further sources. The order: our sources before those of other authors, sessions before
-    imports, then by name. Hearsay comes last, and is dropped if there is a source."""
+    imports, then by name. A copy from a session that only reused the measurement (hearsay) comes last, and is dropped
+    if there is a source."""
     con.execute(
         """
         CREATE OR REPLACE TEMP TABLE settled AS

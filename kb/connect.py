@@ -179,7 +179,7 @@ def _sentences(kb: Path) -> Iterator[None]:
         import duckdb
     except ImportError as error:
         raise AutoscoutError(f"the Python package duckdb is missing ({error}); reinstall AutoScout") from error
-    if door.utf8(kb).exists() and not kb.is_file():  # opening a pipe would block until somebody writes to it
+    if door.utf8(kb).exists() and not kb.is_file():  # opening a named pipe would block until something writes to it
         what = f"a folder; give the file, such as {kb / _USUAL}," if kb.is_dir() else "not a file; choose another one"
         raise AutoscoutError(f"{kb} is {what} with --kb", 2)
     try:

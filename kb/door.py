@@ -20,7 +20,7 @@ from kb.records import RECORDS, AutoscoutError, Configuration, Job, Measurement
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,199}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # evidence may contain line ends and tabs
-_ESCAPED = re.compile(  # control characters as JSON escapes or bytes; escaped backslashes are matched to be skipped
+_ESCAPED = re.compile(  # control characters, as JSON escapes or as bytes; also escaped backslashes, which are kept
     rb"\\\\|\\u00(?:0[0-8b-fB-F]|1[0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])|\\[bfr]|[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]"
 )
 _NAMED = re.compile(rb'"(?:name|preset|session|host)":"(?:[^"\\]|\\.)*"')  # JSON fields whose values must be one line

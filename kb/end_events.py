@@ -5,7 +5,8 @@ from kb.within_events import Event, Part, WarmSource
 
 
 class SearchEnded(Event, frozen=True, tag="search_ended"):
-    """`reason`: budget · wall · device_time · converged · settled (no better one is expected) · exhausted · stopped."""
+    """`reason`: budget, wall, device_time or failures (a limit was reached) · converged (many experiments without
+    improvement) · settled (hardly any gain is expected) · exhausted (nothing is left to try) · stopped (by a user)."""
 
     reason: str
 
@@ -14,7 +15,7 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
     """The verdict after finalists and default were re-measured in rounds. `gain`: cost of the default / cost of the
     winner, with the 95 % interval [`low`, `high`]; `behind`: cost of the next best finalist (`rival_name`) / cost of
     the winner, with the 95 % interval [`behind_low`, `behind_high`]. The intervals are valid for all finalists jointly,
-    and although the data is tested after every round. `verdict` on the best finalist against the default: faster
+    even though the data is tested after every round. `verdict` on the best finalist against the default: faster
     (proven), equal (less than 1 % apart), slower, undecided, alone (one of them did not run), designed (costs from a
     deterministic model, without rounds and intervals); "" in older journals. `p_better`: probability that this finalist
     beats the default; `noise`: standard deviation of the log of one measurement; `more`: total number of rounds that a
@@ -48,10 +49,11 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
 
 
 class Gated(Event, frozen=True, tag="gated"):
-    """The verdict of a gate on version `b` of a job against version `a` (the runs of `a` are in the session
-    `a_session`): worse (slower by more than `margin`, fails, or computes something else) · no worse · undecided.
-    `ratio`: cost of b / cost of a, with a 90 % interval that is valid under repeated looks; `p_worse`: probability that
-    the ratio is above 1 + margin; `checked`: whether the results of the two (such as losses) were compared."""
+    """The result of a gate, which compares version `b` of a job with version `a`, whose runs are in the session
+    `a_session`. `verdict`: worse (slower by more than `margin`, fails, or computes something else), no worse, or
+    undecided.
+    `ratio`: cost of b / cost of a, with a 90 % interval that is valid under repeated looks at the data; `p_worse`:
+    probability that the ratio is above 1 + margin; `checked`: whether the results (such as losses) were compared."""
 
     a: str
     b: str
@@ -69,9 +71,9 @@ class Gated(Event, frozen=True, tag="gated"):
 
 
 class WarmStartWorth(Event, frozen=True, tag="warm_start_worth"):
-    """The results of the configurations that a warm start carried over. `behind`: cost of the best carried-over one /
-    cost of the session's best − 1; `rank`: its rank among all configurations that ran; `first_within`: number of
-    experiments until one was within 1 % of the session's best."""
+    """The results of the configurations that a warm start carried over. `behind`: cost of the best of them / cost of
+    the session's best − 1; `rank`: rank of the best of them among all configurations that ran; `first_within`: number
+    of experiments until any configuration was within 1 % of the session's best."""
 
     sources: list[WarmSource]
     carried: int

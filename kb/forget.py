@@ -66,7 +66,7 @@ def forget(kb: Path, sessions: list[str]) -> Forgotten:
             elif _known(con, name):
                 lake.write_session(con, name, trash)
     files = [*(str(folder) for folder in folders.values() if _is_session(folder)), *map(str, imports)]
-    # Folders are moved before rows are deleted: after a kill in between, the same command removes these rows.
+    # Folders are moved before rows are deleted, so that after a kill in between, the same command removes the rows.
     for name, folder in folders.items():
         if _is_session(folder):
             _move(folder, _trash(kb) / name / "session")

@@ -31,8 +31,8 @@ class Stored(NamedTuple):
 
 
 def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, found: Iterator[Measurement]) -> Stored:
-    """Stores an import, unless it is already stored. Identical rows are stored once. `about`: the reader, the file's
-    name and so on, as in the view `imports`; `at`: unix time."""
+    """Stores an import, unless it is already stored. Identical rows are stored once. `about`: facts that the view
+    `imports` shows, such as the reader and the file's name; `at`: unix time."""
     started = journals.SessionStarted(
         at=at,
         session=id,

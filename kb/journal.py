@@ -58,17 +58,17 @@ class Decided(Event, frozen=True, tag="decided"):
     decision, if any: ucb_ARM (each arm's UCB index), gain_ARM (expected gain of each arm's proposal, as a share of the
     cost), predicted_gain (of the chosen proposal), uncertainty (standard deviation of its log-cost).
 
-    Phases:
+    Phases (name, strategies that have this phase, meaning):
         default     the expert default, with which every strategy begins
         opening     autoscout: a few experiments, far apart or chosen by the simulators, before the surrogate is used
-        tournament  paper: the trees of all orderings propose in turn
+        tournament  paper: there is one tree for each ordering of the sparse knobs, and the trees propose in turn
         search      the search itself
-        repeat      autoscout, if its budget is known: measures the best configurations again at the end
+        repeat      autoscout, only in older journals: the best configurations are measured again at the end
 
     Arms:
         DEFAULT     autoscout and paper: the expert default
-        MODEL       autoscout: the candidate with the largest expected gain, and every proposal in opening and repeat
-        SPARSE      autoscout and paper: a path through the tree of structures
+        MODEL       autoscout: the candidate with the largest expected gain; also the proposals of the opening
+        SPARSE      autoscout and paper: a path through a tree that branches by the sparse knobs
         DENSE       autoscout and paper: a step of one dense knob at a time
         PROPOSED    autoscout: what a person, an agent or a script proposed
         RANDOM …    other strategies: the strategy's name in capitals, in the phases default and search
@@ -85,9 +85,9 @@ class Decided(Event, frozen=True, tag="decided"):
 
 
 class Rewarded(Event, frozen=True, tag="rewarded"):
-    """A finished 2×2 grid of {base, candidate} structure × {base, candidate} point: `costs`: of bb, bc, cb, cc
-    (structure, then point; b: base, c: candidate; None: failed). `errors`: standard deviation of the log of each
-    predicted cost, 0 for measured costs; empty if all were measured."""
+    """A finished 2×2 grid of {base, candidate} structure (sparse knobs) × {base, candidate} point (dense knobs).
+    `costs`: of bb, bc, cb, cc (first the structure, then the point; b: base, c: candidate; None: failed or unknown).
+    `errors`: standard deviation of the log of each predicted cost, 0 for measured costs; empty if all were measured."""
 
     step: int
     costs: list[float | None]
@@ -108,8 +108,8 @@ class TournamentRanked(Event, frozen=True, tag="tournament_ranked"):
 class ExperimentStarted(Event, frozen=True, tag="experiment_started"):
     """`number` counts the session's experiments from 1. Purposes:
         search      for the strategy or an order of a user; counts towards the budget
-        check       the best prediction of a simulated batch, to check the simulators; counts towards the budget
-        anchor      the reference again, not counted, to measure the machine's drift
+        check       the predicted best of a simulated batch, to check the simulators; counts towards the budget
+        anchor      the reference (the expert default) again, not counted, to measure the machine's drift
         repeat      repetition of a run that other load disturbed, not counted
         confirm     finalists and reference in the final rounds, not counted
         profile     a single experiment (`autoscout profile`)
@@ -153,9 +153,9 @@ class Passed(Event, frozen=True, tag="passed"):
 
 
 class Neighbours(Event, frozen=True, tag="neighbours"):
-    """Whether experiments may share a host (`allowed`). `alone`: cost of the reference alone; `beside`: costs of its
-    copies when as many as fit run on the host at the same time; `shape`: devices of an experiment and of the host;
-    `known_from`: the earlier session that measured these costs, "" if this session did."""
+    """Whether experiments may share a host (`allowed`). `alone`: cost of the reference run when nothing else runs on
+    the host; `beside`: costs of as many such runs as fit on the host at the same time; `shape`: devices of an
+    experiment and of the host; `known_from`: the earlier session that measured these costs, "" if this session did."""
 
     shape: str
     alone: float
@@ -238,8 +238,8 @@ class Believed(Event, frozen=True, tag="believed"):
 
 
 class WarmStarted(Event, frozen=True, tag="warm_started"):
-    """The knowledge that a warm start carried over. `favourites`: the best configurations of similar jobs, or the
-    nearest ones that are valid for this job."""
+    """The knowledge that a warm start carried over. `favourites`: the best configurations of similar jobs, each
+    replaced by the nearest valid configuration if it is invalid for this job."""
 
     sources: list[WarmSource] = []
     favourites: list[Configuration] = []
@@ -299,7 +299,7 @@ class Journal:
 
     def append(self, *events: Event, sync: bool = True) -> None:
         """Writes one line per event. `sync`: whether to wait until they are on disk; otherwise a power failure (but not
-        a kill) may lose them. Errors: AutoscoutError if they cannot be written; in this case none of them is."""
+        a kill) may lose them. Errors: AutoscoutError if they cannot be written; in this case, no event is written."""
         if not self.path.exists():
             raise AutoscoutError(
                 f"{self.path} was removed or moved during the session, so measurements cannot be saved; "

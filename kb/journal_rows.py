@@ -200,7 +200,7 @@ def cluster_name(job: Job) -> str:
 
 
 def kinds_in(cluster: str) -> set[str]:
-    """The kinds of device in a text of `cluster_name`."""
+    """The kinds of device in a text that `cluster_name` returned."""
     return {part.partition("×")[2] for part in cluster.split(" + ") if part}
 
 

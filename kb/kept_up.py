@@ -3,15 +3,15 @@ all rows (migrations/0007_kept_up.sql).
 
 Most changes of the knowledge base refresh them at once. A session's ingest, which happens every few seconds, only marks
 them as stale, and the next query refreshes them (in temporary tables if it may not write the file). A job is only
-recomputed if its state has changed, which consists of the number of rows per origin, the newest row, and the objectives
-of its sessions."""
+recomputed if its state has changed: the number of rows per origin, the newest row, or the objectives of its
+sessions."""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_STALE = ""  # an entry of `kept` with this key, instead of a job's id, means that rows may have changed
+_STALE = ""  # a row of the table `kept` with this value as job_id means that measurements may have changed
 _UNMARK = f"DELETE FROM kept WHERE job_id = '{_STALE}'"
 _TABLES = ("kept", "aim", "kept_result", "kept_effect")
 _VIEWS = ("results", "best", "knob_effects")

@@ -30,8 +30,7 @@ WAIT_S = 10.0
 @contextlib.contextmanager
 def exclusive(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
     """Holds an exclusive lock on the file `path`, which contains our pid and command while it is locked. Errors:
-    AutoscoutError that names the holder after `wait_s` seconds, or if the file cannot be written.
-    """
+    AutoscoutError that names the holder after `wait_s` seconds, or if the file cannot be written."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
@@ -58,8 +57,7 @@ def exclusive(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
 @contextlib.contextmanager
 def shared(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
     """Holds a shared lock on the file `path`. In a read-only folder, where no lock file can be created, it uses no
-    lock, since nobody can write there. Errors: AutoscoutError that names the holder after `wait_s` seconds.
-    """
+    lock, since nobody can write there. Errors: AutoscoutError that names the holder after `wait_s` seconds."""
     file = _open_to_read(path)
     if file is None:
         yield
@@ -76,8 +74,8 @@ def shared(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
 @contextlib.contextmanager
 def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
     """A temporary folder below `parent` that holds a lock while it is used. First removes folders of killed processes,
-    whose locks are free. A further lock around this keeps other processes from removing a new folder before its own
-    lock is held."""
+    whose locks are free. A further lock is held meanwhile and until the new folder's own lock is held, so that no other
+    process removes the new folder."""
     with contextlib.ExitStack() as stack:
         with exclusive(parent / f"{prefix}sweep.lock"):
             for left in parent.glob(f"{prefix}*/"):
@@ -164,9 +162,8 @@ def _wait(file: int, path: Path, kind: int, deadline: float, wait_s: float, of: 
 
 
 def _flock(file: int, kind: int, deadline: float) -> bool:
-    """Whether the lock was granted before the deadline. A thread waits for it, since flock has no timeout; if the
-    thread gets the lock after the deadline, it releases it at once.
-    """
+    """Waits for a lock, and returns whether it was granted before the deadline. A thread waits, since flock has no
+    timeout; if the thread gets the lock after the deadline, the thread releases it at once."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
         return True

@@ -41,8 +41,8 @@ def outcomes(
     mark (store.mark); `hints`: only measurements of authors with the trust level "hint", instead of our own and those
     of authors with the level "answer" (sharing/author_trust.py).
 
-    If there are more than `most` configurations, half of the result are the best by the first of `metrics`, and half a
-    sample by hash, which is always the same.
+    If there are more than `most` configurations, half of the result are those best in the first of `metrics`, and half
+    are chosen by hash, so that repeated calls return the same ones.
     """
     columns = [name if name in rows.METRICS else _other_metric(name) for name in metrics]
     medians = "".join(f", median({column}) FILTER (WHERE m.status = 'ok') AS m{i}" for i, column in enumerate(columns))

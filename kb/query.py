@@ -18,7 +18,7 @@ from kb import lock
 from kb.query_room import Request
 from kb.records import AutoscoutError
 
-_MOST = 2**40  # largest limit on rows that is passed to DuckDB
+_MOST = 2**40  # larger limits and offsets, in rows, are replaced by this one before they are passed to DuckDB
 _IN_THE_FILE_S = 0.5  # how long a query may run on the file itself, where it blocks writers
 _VALUES = {
     *(("datetime", name) for name in ("datetime", "date", "time", "timedelta", "timezone")),

@@ -16,14 +16,12 @@ import msgspec
 from kb.query import Table
 from kb.refusal import AutoscoutError
 
-_LONGEST_CELL = 60  # characters, in the formats for terminals
+_LONGEST_CELL = 60  # largest number of characters of a cell in the formats `table` and `markdown`
 
 
 def render(table: Table, form: str) -> str | bytes:
-    """The table as `table`, `csv`, `json`, `markdown` or `parquet`; bytes for parquet.
-
-    Errors: AutoscoutError, exit code 2, for another format.
-    """
+    """The table in the format `form`: `table`, `csv`, `json`, `markdown` or `parquet` (bytes). Errors: AutoscoutError
+    (exit 2) for another format."""
     if form not in FORMATS:
         raise AutoscoutError(f"there is no format {form!r}; choose one of {', '.join(FORMATS)}", 2)
     return FORMATS[form](table)
@@ -89,7 +87,7 @@ def _as_parquet(table: Table) -> bytes:
     with tempfile.TemporaryDirectory() as folder, duckdb.connect(":memory:") as con:
         path = Path(folder) / "table.parquet"
         con.execute(f"CREATE TABLE result ({columns})")
-        # All rows are passed as one JSON text, since the duckdb package is slow with other parameters (rows.stage).
+        # All rows are passed as one JSON text, since the duckdb package is slow with many parameters (see rows.stage).
         con.execute(
             f"INSERT INTO result SELECT {picks} FROM (SELECT unnest(from_json(?, '{shape}'), max_depth := 2))",
             [rows.decode()],

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _BESIDE = 1536 * 2**20  # bytes of address space for Python, threads and the answer, in addition to DuckDB's memory
-_SPILLED_MIB = 4096  # limit for temporary files
+_SPILLED_MIB = 4096  # limit on the temporary files into which DuckDB moves what does not fit into memory
 
 
 class Request(msgspec.Struct):

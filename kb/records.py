@@ -18,8 +18,8 @@ from kb.strict_record import Strict
 #   2  the status infrastructure; today's fidelities (1 had simulated and profiled); period, per_rank, rank_devices
 #      and conditions of a measurement; targets of any name
 #   3  knobs and rules in the job itself; a launch's command, metrics, rendered files and path
-#   4  adapters and frozen layers of a model; lengths of fine-tuning samples; trace_id of a job's traffic; its guard;
-#      sessions of a traffic; drafts and a folder of the KV cache
+#   4  a model's lora and frozen_layers; a traffic's lengths, trace_id and sessions; a job's guard; a launch's draft and
+#      kv_folder
 #   5  the network of a cluster
 #   6  latent attention of a model
 #   7  rendered files of a launch that are not templates
@@ -27,8 +27,8 @@ from kb.strict_record import Strict
 RECORDS = 8
 
 Value = bool | int | float | str
-# infrastructure: a fault of the machine (a lost node, a GPU that fell off the bus). It is not a fact about the
-# configuration, so it never replaces an experiment and never counts as a failure; all other statuses do.
+# infrastructure: a fault of the machine (a lost node, a GPU that fell off the bus). It says nothing about the
+# configuration, so such a run never counts as a failure and, unlike all other runs, never replaces an experiment.
 Status = Literal["ok", "oom", "invalid", "error", "timeout", "wrong", "killed", "infrastructure"]
 # How a number was obtained, cheapest first: a simulator's prediction; the framework's own code with fake tensors; one
 # rank on one device; the real launch, ended early; the real launch. Only the last counts as measured.
@@ -64,7 +64,7 @@ def _later(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 class Sessions(Strict, frozen=True, omit_defaults=True, kw_only=True):
-    """Conversations. A session consists of `turns` requests (fixed, or quantiles as for lengths). Each prompt is the
+    """Conversations. A session consists of `turns` requests (fixed, or quantiles as in Traffic). Each prompt is the
     conversation so far plus `input_len` new tokens; `think_s`: seconds between an answer and the next turn; `groups`:
     number of different shared prefixes (tenants, system prompts); `sub_calls`: after each answer but the last, an agent
     sends this many requests at once, each with a quarter of `input_len` in addition to the conversation, and continues
@@ -162,9 +162,9 @@ class Objective(Strict, frozen=True):
 
 class Budget(Strict, frozen=True):
     """Limits on the search. `profiles`: number of experiments; `wall`: wall-clock time, such as "20m" ("": no limit);
-    `failures`: if below 1, the share of the experiments that may fail (0: half the share of the space that is expected
-    to fail, and at most a tenth if runs report their memory); otherwise the number of failures after which the search
-    ends; `device_time`: devices × time of the experiments, such as "64h" for eight hours on eight devices."""
+    `failures`: if below 1, the share of the experiments that may fail before the search avoids risk (0: 40 % of the
+    share of the space that is believed to fail); otherwise the number of failures after which the search ends;
+    `device_time`: devices × time of the experiments, such as "64h" for eight hours on eight devices."""
 
     profiles: int = 30
     wall: str = ""
@@ -289,7 +289,7 @@ class LaunchSettings(Strict, frozen=True, omit_defaults=True):
 class Guard(Strict, frozen=True, omit_defaults=True, kw_only=True):
     """The user's own quality check. If one of `knobs` differs from the reference, `command` (with placeholders for
     knobs, {model} and the engine's {flags}) must print a number within the limits. The number is the last group of the
-    regular expression `pattern`. It runs once for each combination of the knobs' values."""
+    regular expression `pattern`. The command runs once for each combination of the knobs' values."""
 
     command: str = ""
     pattern: str = ""

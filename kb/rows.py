@@ -34,7 +34,7 @@ KNOBS = {
     "gpu_memory_utilization": "DOUBLE",
     **dict.fromkeys(("prefix_caching", "chunked_prefill", "eager"), "BOOLEAN"),
 }
-# lists in a measurement; either all of them are stored or none
+# fields of a measurement that are lists; either all of them are stored or none
 SERIES = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")
 PER_RANK = ("per_rank", "rank_devices")  # stored in the same table as the series; NULL if there is no value
 _PLAIN = ("status", "fidelity", "evidence", "cost_s", "device_s", "period")
@@ -48,7 +48,7 @@ INCOMING = {
     **dict.fromkeys(("other_metrics", "conditions", *SERIES, *PER_RANK), "VARCHAR"),
 }
 LATER = ("period", "conditions", *PER_RANK)  # columns that older lakes do not have
-# Copied into `measurement` unchanged.
+# columns of `incoming` that are copied into the table `measurement` unchanged
 COPIED = ("number", "purpose", *_PLAIN, "unix_s", *METRICS, "other_metrics", "conditions")
 
 EXACT = (
@@ -99,8 +99,8 @@ def incoming(session: str, job_id: str, number: int | None, purpose: str, measur
 
 
 def stage(con: "DuckDBPyConnection", rows: list[dict[str, Any]]) -> None:
-    """Creates `incoming` from rows, which are passed as one JSON text: for every other parameter the duckdb package
-    tries to import pandas, and if that is not installed, searches sys.path for each value."""
+    """Creates `incoming` from rows, which are passed as one JSON text: for each value passed to it, the duckdb package
+    tries to import pandas, and if pandas is not installed, searches sys.path every time."""
     con.execute(
         "CREATE OR REPLACE TEMP TABLE incoming AS SELECT row_number() OVER () AS place, * "
         f"FROM (SELECT unnest(from_json(?, '{json([INCOMING])}'), max_depth := 2))",

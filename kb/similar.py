@@ -21,12 +21,12 @@ from kb.sizes import active_parameters, parameters
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-FAR = 4.0
-_DOUBLINGS = 4.0
-_MOST_CANDIDATES = 200  # largest number of candidates (nearest in model size) whose distance is computed
+FAR = 4.0  # distance from which on hardly any knowledge carries over
+_DOUBLINGS = 4.0  # largest |log₂| of the ratio of two numbers that counts
+_MOST_CANDIDATES = 200  # largest number of candidates (the nearest by a rough distance) whose distance is computed
 
-# If only one of two jobs has such a feature, it adds nothing to their distance, because another feature already differs
-# for the same reason.
+# If only one of two jobs has one of these features, it adds nothing to their distance, because another feature already
+# differs for the same reason.
 _EXPLAINED = ("experts", "active share", "kv_heads", "load per device", "memory per device", "samples per device")
 _EXPLAINED += ("input_len", "output_len")
 
@@ -173,7 +173,7 @@ def similar(
 
 
 def _candidates(con: "DuckDBPyConnection", job: Job) -> list[tuple[Any, ...]]:
-    """At most _MOST_CANDIDATES past jobs by cluster and context, those of the most similar size first."""
+    """At most _MOST_CANDIDATES rows, one for each past job, cluster and context, sorted by a rough distance."""
     m = shape(job.model)
     return con.execute(
         """
@@ -237,8 +237,8 @@ def _alike(
 
 
 def _versions(here: dict[str, str] | None, there: dict[str, str]) -> Feature | None:
-    """A feature with the entries (mostly versions) that differ between two environments; entries of only one of them
-    are ignored. None if there is no difference."""
+    """A feature that lists the values (mostly versions) in which two environments differ; keys that only one of them
+    has are ignored. None if there is no difference."""
     if not here:
         return None
     changed = sorted(k for k in here if k in there and k != "launcher" and here[k] != there[k])
@@ -254,8 +254,8 @@ def _versions(here: dict[str, str] | None, there: dict[str, str]) -> Feature | N
 def _counts(
     con: "DuckDBPyConnection", nearest: list[SimilarJob], up_to: int | None
 ) -> dict[tuple[str, str, str], dict[str, int]]:
-    """(job id, cluster, context) → its numbers of measurements and of successful ones. Without measurements there is no
-    entry."""
+    """(job id, cluster, context) → numbers of measurements and of successful ones; absent if there are no
+    measurements."""
     found = con.execute(
         """
         WITH wanted AS (

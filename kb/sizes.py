@@ -10,8 +10,8 @@ STORED = {
     **{"w8a16": 1.02, "mxfp4": 0.53125, "nvfp4": 0.5625, "int4": 0.53},
 }
 ONLY_EXPERTS = ("mxfp4",)
-# Experts in these formats are padded with zeros to multiples of these sizes, as kernels need them: on an H100, vLLM
-# loads 64.4 GiB for the 60.8 GiB of gpt-oss-120b (its issue 33155).
+# Hidden size and width of experts in ONLY_EXPERTS formats are padded with zeros to multiples of these, as kernels need
+# them: on an H100, vLLM loads 64.4 GiB for the 60.8 GiB of gpt-oss-120b (vLLM's issue 33155).
 _HIDDEN, _WIDTH = 256, 64
 
 

@@ -240,7 +240,8 @@ def answering(kb: Path, job: str, context: str, up_to: int) -> list[tuple[str, M
 
 
 def orderings(kb: Path, job_id: str | None = None, sessions: list[str] | None = None) -> list[list[str]]:
-    """The distinct orderings that won tournaments of earlier sessions, newest session first. None: no filter."""
+    """The distinct orderings of the sparse knobs that won the tournaments of earlier sessions (see journal.Decided),
+    newest session first. None: no filter."""
     with reader(kb) as con:
         rows = con.execute(
             """

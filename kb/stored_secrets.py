@@ -1,5 +1,5 @@
-"""Finds secrets in stored files and rows: secrets that a program printed, and that an older version of AutoScout did
-not recognise (kb/redact.py removes those).
+"""Finds secrets in stored files and rows: those that a program printed, and those that an older version of AutoScout
+did not recognise. (kb/redact.py removes them.)
 
 Searches the journals, the configurations and logs of experiments in sessions' folders, and the texts in the tables. A
 lake (kb/sharing/lake.py) is not changed: a key that was pushed there has to be replaced.

@@ -8,7 +8,7 @@ from kb.refusal import AutoscoutError
 
 
 def user_folder(variable: str, usual: str) -> Path:
-    """`$XDG_…` if that is an absolute path (the specification ignores others), else `usual` in the home directory.
+    """`$XDG_…` if that is an absolute path (others are ignored, as specified), else `usual` in the home directory.
 
     Errors: AutoscoutError for a user without a home directory."""
     path = Path(os.environ.get(variable, ""))

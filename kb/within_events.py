@@ -10,9 +10,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class ValueBelief(msgspec.Struct, frozen=True, kw_only=True):
-    """What the search believes about one value of a knob (None: the knob is inactive): expected cost of the best
-    configuration with this value, relative to the best measured cost, with a 95 % interval; probability that this
-    configuration runs; number of measured configurations with this value."""
+    """What the search believes about one value of a knob (None: the knob is inactive). `cost`: expected cost of the
+    best configuration with this value, relative to the best measured cost, with the 95 % interval [`low`, `high`];
+    `runs`: probability that this configuration runs; `measured`: number of measured configurations with this value."""
 
     value: Value | None
     cost: float

@@ -172,7 +172,7 @@ def _caught(path: Path, reader: str, work: Callable[[], T]) -> T:
 
 
 def readers() -> dict[str, Reader]:
-    """Returns the readers written in Python: the generic reader for tables, and the readers of targets. (All further
+    """Returns the readers written in Python: the generic readers for tables, and the readers of targets. (All further
     readers are TOML files.)"""
     found = {"csv": columnar.CSV, "parquet": columnar.PARQUET}
     for name in names():
@@ -188,7 +188,7 @@ def _unknown(kb: Path, path: Path) -> str:
 
 
 def _digest(path: Path) -> str:
-    """Returns the import's digest, which is the same for a repeated import with the same job and options."""
+    """Returns a hash of the names and contents of the imported files, by which a repeated import is recognized."""
     digest = hashlib.sha256()
     for file in [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file()):
         digest.update(str(file.relative_to(path)).encode())

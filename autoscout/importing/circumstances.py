@@ -19,8 +19,8 @@ from kb.sizes import parameters
 # (mean, standard deviation) in tokens, for prompts, answers, and prompts plus answers, in this order
 Lengths = list[tuple[float, float]]
 
-# Counts are per request unless their name states a different unit. An infinite or null rate or concurrency means no
-# limit.
+# Names of conditions that a result may state. Numbers of tokens are means per request. An infinite or null rate or
+# concurrency means no limit.
 LOAD = ("rate", "concurrency", "burstiness", "ramp_up", "arrivals")
 COUNTS = ("requests", "completed", "failed")
 LENGTHS = ("input_tokens", "output_tokens", "total_tokens")
@@ -60,8 +60,8 @@ def failure(stated: Mapping[str, Cell]) -> str:
 
 
 def another_job(stated: Mapping[str, Cell], job: Job, lengths: Lengths, table: bool = False) -> str:
-    """Returns why the result does not belong to this job, with the differing values; "" if it does. `lengths`: the
-    job's lengths.
+    """Returns why the result does not belong to this job, with the differing values; "" if it does. `lengths`: from
+    `lengths_of` for this job.
 
     Conditions that the result does not state are not checked, except that a serving result must state its load, unless
     it is a row of a user's `table`."""

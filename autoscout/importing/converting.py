@@ -60,7 +60,7 @@ class Done(msgspec.Struct, kw_only=True):
     reader: str
     rows: int = 0
     good: int = 0
-    valid: int = 0  # configurations that are valid in the job's space without changes
+    valid: int = 0  # rows whose configuration is valid in the job's space
     new: int = 0
     known: int = 0
     columns: dict[str, str] = {}  # column → how it was interpreted, as text

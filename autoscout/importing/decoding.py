@@ -25,8 +25,9 @@ _WHOLE, _LINE = 2**26, 2**28  # size limits in bytes: of a file that is parsed a
 
 
 def documents(path: Path, kind: str, query: str = "", repair: str = "", wanted: set[str] | None = None) -> Documents:
-    """Yields the trees in a file. `wanted`: keys of a JSON object whose lists are parsed, too (None: all keys). Errors:
-    ValueError, OSError or the parser's exception for a damaged file; AutoscoutError (exit 2) for SQLite and CSV."""
+    """Yields the trees in a file. `wanted`: the keys of a JSON object whose lists are needed (None: all); other lists
+    may be left empty. Errors: ValueError, OSError or the parser's exception for a damaged file; AutoscoutError (exit 2)
+    for SQLite and CSV."""
     match kind:
         case "json":
             yield from _json(path, wanted, repair)

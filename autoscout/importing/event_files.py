@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 Field = tuple[int, Any]  # (field number, an integer or the bytes of anything else)
-# bytes of a block in W&B's format; bytes of the header of the file, and of each record fragment's header
+# sizes in W&B's format, in bytes. _BLOCK: a block; _HEAD: the file's header, and also the header of a record's fragment
 _BLOCK, _HEAD = 32768, 7
 _FULL, _LAST = 1, 4  # fragment types: whole record, last fragment (2 is a first fragment, 3 a middle one)
 

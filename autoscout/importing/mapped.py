@@ -97,7 +97,7 @@ def rows(path: Path, tool: ToolFile, where: str, whole: Tree | None = None) -> I
 
 
 def keys_by_kind(tools: tuple[ToolFile, ...]) -> Keys:
-    """Returns kind of file → keys with lists that at least one tool needs."""
+    """Returns kind of file → keys that at least one tool reads. (Lists at other keys need not be parsed.)"""
     found: Keys = {}
     for tool in tools:
         found.setdefault(tool.file.kind, set()).update(_wanted(tool))

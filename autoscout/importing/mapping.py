@@ -199,7 +199,7 @@ def _named(column: str, name: str, unit: str, space: Space, *, explicit: bool) -
 
 
 def _in_another_unit(name: str, names: set[str]) -> str:
-    """Returns the metric that a column gives in a different unit, such as step_time_ms for the column "step_time_s"; ""
+    """Returns the metric that a column gives in a different unit, such as step_time_s for the column "step_time_ms"; ""
     if there is none, or if the table also has a column with the metric's own name."""
     what = name.rpartition("_")[0]
     alike = (m for m in _METRICS if unit_of(m) and m.rpartition("_")[0] == what and m not in names)
@@ -207,7 +207,7 @@ def _in_another_unit(name: str, names: set[str]) -> str:
 
 
 def flag_of(name: str) -> str:
-    """Normalizes a column's name like a flag, without leading dashes."""
+    """Normalizes the name of a column or flag: lower case, no leading dashes, underscores instead of other dashes."""
     return name.strip().lstrip("-").replace("-", "_").lower()
 
 

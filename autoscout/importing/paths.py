@@ -33,8 +33,8 @@ def at(tree: Any, path: str) -> Any:
 
 def value(text: str, row: Any, top: Any) -> Any:
     """Evaluates an expression for a row. It is a path, a text in single quotes, arithmetic on numbers and paths such as
-    "a / b" (/ * + -, strictly left to right), or alternatives "a | b", of which the first that exists counts. None if a
-    path is missing or the arithmetic is undefined."""
+    "a / b" (/ * + -, strictly left to right), or alternatives "a | b"; the first one that has a value is used. None if
+    a path is missing or the arithmetic is undefined."""
     if text[:1] == "'":
         return text.strip("'")
     for alternative in text.split(" | "):

@@ -9,8 +9,8 @@ from autoscout.job.lengths import tokens_of_step
 from autoscout.targets.found import Cell, number_in
 from kb.records import Job
 
-# tolerated factor: smaller than the factor 1000 of a wrong unit prefix, but larger than differences due to sampling and
-# definitions
+# largest accepted ratio of two numbers that should be equal: less than the 1000 of a wrong unit prefix, but more than
+# sampling and different definitions cause
 _FAR = 30.0
 _MORE = 1.02  # tolerated ratio of used to available memory, since tools count memory differently
 _PARTS = tuple(combinations(("p50", "p90", "p95", "p99"), 2))

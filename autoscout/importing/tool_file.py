@@ -20,8 +20,8 @@ Kind = Literal["json", "csv", "csv steps", "yaml", "sqlite", "tfevents", "wandb"
 
 
 class Held(Strict, frozen=True):
-    """A version of the tool with which the mapping was tested, and the command that wrote the tested result file (or
-    its source)."""
+    """A version of the tool with which the mapping was tested. `command`: the command that wrote the tested result
+    file, or where that file is from."""
 
     version: str
     command: str

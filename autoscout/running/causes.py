@@ -9,7 +9,7 @@ import msgspec
 from autoscout.running.results import RankError
 from autoscout.running.symptoms import SYMPTOM, TABLES, Found
 
-MESSAGE = "Message"  # exception type of error lines that have no exception
+MESSAGE = "Message"  # stands for the exception type of an error line that names no exception
 
 
 class Raised(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ CPU, from the kernel's counters: `cpu_share` (share of all CPU time in use), `fo
 processes that are not ours), `steal_share` (given to other machines by the hypervisor), `cpu_pressure` (share of time
 in which some process waited for a CPU; our own ranks may wait for each other). GPUs, from nvidia-smi during the run:
 the lowest `clock_mhz` and the mean `power_w` of all busy GPUs, the highest `temperature_c`, `throttled` (1 if heat or
-power slowed one); `per_rank` has the same values for each rank's device.
+power slowed a GPU); `per_rank` has the same values for each rank's device.
 """
 
 import contextlib

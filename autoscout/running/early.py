@@ -4,8 +4,8 @@ run allows.
 A run reports its cost per iteration. A run is ended when it is slower than the best configuration by more than noise
 explains. Noise includes the variation between iterations and between two runs of one configuration. If the noise does
 not change, the risk of wrongly giving up a configuration is the tail of a normal distribution beyond `ending.Z`
-standard deviations, about 1 in 1000. A run that was ended early has fidelity "short": the search learns from it, but
-never recommends it."""
+standard deviations, about 1 in 1000. A run that was ended because it cannot win has fidelity "short": the search learns
+from it, but never recommends it."""
 
 import itertools
 import math
@@ -19,12 +19,12 @@ from autoscout.job.objective import cost
 from autoscout.running.worker import ending
 from kb.records import Measurement, Objective
 
-_SPREAD = 0.03  # prior relative standard deviation between runs of one configuration, with the weight of one repeat
+_SPREAD = 0.03  # prior for the relative standard deviation between runs of a configuration; weighs as much as one run
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """The limit above which a run is ended early. `cost`: cost of the best configuration so far (inf: the run is
-    measured to its end, as in the final rounds); `spread`: relative standard deviation between runs of one
+    """The limit above which a run is ended early. `cost`: cost of the best configuration so far (inf: the run is not
+    ended for its cost, as in the final rounds); `spread`: relative standard deviation between runs of one
     configuration."""
 
     cost: float
@@ -36,7 +36,7 @@ class Aimed(Protocol):
     """A profiler that can end its runs early."""
 
     def aim(self, bar: Bar | None) -> None:
-        """Sets the limit above which the next run is ended early; None: measure the run in full."""
+        """Sets the limit above which the next run is ended early; None: the run is not ended for its cost."""
         ...
 
 
@@ -63,7 +63,7 @@ def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: f
 
 def conditions(costs: Sequence[float], ended: bool) -> dict[str, float]:
     """Measurement conditions by name. `width`: relative half-width of the 95 % interval of the mean cost; `doubt`:
-    relative standard error of the mean, only for a run that was ended early."""
+    relative standard error of the mean, only for a run that was `ended` early."""
     if len(costs) < 2:
         return {}
     half = ending.width(costs)

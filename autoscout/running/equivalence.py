@@ -20,11 +20,11 @@ from kb.records import Guard, Measurement
 # in fixtures/recorded/guard.csv, shown in docs/lab/gpu-check.md (a table written by tests/tools/guard_table.py).
 TOLERANCES = {"fp32": (1e-5, 1e-5, 2e-4, 2e-4), "bf16": (1e-3, 1e-3, 5e-3, 1e-2)}
 _WIDTH, _DEPTH = 1024, 8
+GUARDED = 4  # number of prompts, see targets/vllm/worker/prompts.py
 # The smallest accepted share of a greedy answer's tokens before the first token that differs from the reference's. In
 # measurements with the same number format, answers did not depend on batch limit, block size and speculation; with an
 # 8-bit KV cache, answers of random weights diverged after a tenth to a fifth of their tokens. A wrong engine diverges
 # at the first token.
-GUARDED = 4  # number of prompts, see targets/vllm/worker/prompts.py
 _SAME_FORMAT, _OTHER_FORMAT = 0.75, 0.03
 _FORMATS = ("kv_cache_dtype", "quantization")  # knobs that set a number format
 # Environment key of the user's training settings, if they differ from those of the search. Such runs are not compared,

@@ -24,7 +24,7 @@ from autoscout.running.cluster.placement import Placement
 from autoscout.running.meeting import allowed, met
 from autoscout.running.node_agents import NodeAgent, heard, packed, started, wait_for
 
-NODE, HEAD, PORT, RANKS = "@node@", "@head@", "@port@", "@ranks@"  # placeholders for values that only the host knows
+NODE, HEAD, PORT, RANKS = "@node@", "@head@", "@port@", "@ranks@"  # placeholders, replaced once the hosts answer
 LOST, FAILED = "lost", "failed"
 _ASK_S = 60.0
 _OTHERS_S = 2.0  # seconds that the other hosts get after the first failure, to log their errors
@@ -34,7 +34,7 @@ _TAIL = 2**16
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """The experiment to run. `python`: command that starts an interpreter on each host; `hosts`: as in a job's cluster;
-    `variables`: environment variables of the command besides those of the host; `visible`: whether to set
+    `variables`: environment variables of the command, in addition to those of the host; `visible`: whether to set
     CUDA_VISIBLE_DEVICES."""
 
     hosts: str
@@ -46,7 +46,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     files: dict[str, str]
     visible: bool
-    # kind of device → {text: replacement} for command and variables on its hosts
+    # kind of device → {text: replacement}, for the command and the variables on hosts with this kind
     by_kind: dict[str, dict[str, str]] = {}
     grace_s: float = 5.0
 

@@ -61,7 +61,7 @@ def packed(folders: Iterable[Path]) -> bytes:
 
 
 def sent(path: Path) -> str:
-    """The path of a script on a host, after its archive was unpacked there."""
+    """The path of a script on a host; the agent replaces {agent} by the folder of the unpacked archive."""
     return f"{{agent}}/{_place(path)}"
 
 

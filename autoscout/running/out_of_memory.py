@@ -13,7 +13,7 @@ from pathlib import Path
 
 from autoscout.running import results
 
-SHORT = "memory_short_gib"  # metric: GiB that a run out of memory lacked, at least
+SHORT = "memory_short_gib"  # metric: the least memory in GiB that a run lacked when it ran out of memory
 
 _GIB = {"": 2.0**-30, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
 _SIZE = r"([\d.]+) ?([KMGT]?)i?(?:B|bytes)?"

@@ -184,7 +184,7 @@ def _of_symptom(
             f"other processes use {others:.1f} GiB, and without them the run would fit; {cause}",
         )
     elif symptom is symptoms.BY_OTHERS:
-        return "oom", f"{cause} (logs: {folder})"  # without other processes on the device, its memory must be too small
+        return "oom", f"{cause} (logs: {folder})"  # no other process used the device, so its memory is too small
     if symptom.status == "infrastructure":
         return "infrastructure", f"{symptoms.sentence(symptom, cause)} (logs: {folder})"
     if not symptom.signs:

@@ -50,9 +50,9 @@ def exited(process: Owned, within_s: float) -> bool:
 
 
 def end(process: Owned, grace_s: float, seen: dict[int, str] | None = None) -> None:
-    """Sends SIGTERM to the process, after `grace_s` SIGKILL to all processes of its `family`, and waits until they have
-    ended, because only then is their memory free for the next experiment. The process must lead its own session
-    (start_new_session=True). `seen`: processes found in its family earlier, which may since have been orphaned.
+    """Sends SIGTERM to the process, then (`grace_s` seconds later at most) SIGKILL to its whole `family`. Waits until
+    all have ended, because only then is their memory free for the next experiment. The process must lead its own
+    session (start_new_session=True). `seen`: processes found in its family earlier, which may now be orphans.
     """
     members = (seen or {}) | family(process.pid)
     if process.poll() is None:

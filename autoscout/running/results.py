@@ -1,6 +1,6 @@
 """The files of one experiment's folder: the ranks' input and their results.
 
-experiment.json is written before the ranks start; each leaves rank-R.log and either rank-R.json (the
+experiment.json is written before the ranks start; each rank R leaves rank-R.log and either rank-R.json (the
 measurement) or rank-R.error.json. Together they are enough for the target to rebuild the Measurement.
 """
 
@@ -52,10 +52,8 @@ def writing(place: Path | str) -> Iterator[None]:
 
 
 def prepare(folder: Path, about: About, worker: dict[str, Any]) -> Path:
-    """Removes the files of an earlier attempt and writes experiment.json; returns its path.
-
-    Errors: AutoscoutError when the folder cannot be written.
-    """
+    """Removes the files of an earlier attempt and writes experiment.json; returns its path. Errors: AutoscoutError if
+    the folder cannot be written."""
     experiment = folder / "experiment.json"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,8 @@ class Roster:
         return of_nodes(placement, self.nodes) if self.nodes else first(placement, ranks)
 
     def note(self, host: str, message: str) -> str:
-        """Counts a host's failure, unless the caller chose the placement (and counts itself); returns the `message`."""
+        """Counts a failure of a host, unless the caller chose the placement and counts failures itself. Returns the
+        `message`, extended if the host is no longer used."""
         if self.placement is not None:
             return message
         self._failures.setdefault(host, []).append(message)

@@ -21,8 +21,8 @@ def shadows_of(
     stopping: Callable[[], bool] = lambda: False,
 ) -> list[dict[str, Any] | None]:
     """The worker script's answer to each question in `asked`; None for questions that are not answered at the time
-    limit, when the script's process tree is ended. Errors: AutoscoutError if the script ends without any answer, or
-    files cannot be written."""
+    limit, when the script's process tree is ended. Errors: AutoscoutError if the script ends by itself before it has
+    answered all questions, if it is interrupted, or if temporary files cannot be written."""
     try:
         holder = tempfile.TemporaryDirectory(prefix="autoscout-shadow-")
     except OSError as error:

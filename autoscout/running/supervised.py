@@ -1,5 +1,4 @@
-"""Runs a user's own command, reads its output meanwhile, and finally ends the command and all processes that it
-started.
+"""Runs a user's own command and reads its output meanwhile. Finally ends the command and all processes that it started.
 
 Output is read from a pipe; only its beginning and end are kept, so that a log of any size fits in memory and on disk.
 """
@@ -19,10 +18,10 @@ import msgspec
 from autoscout.running import processes, results
 
 _SUPERVISE = processes.WORKER / "supervise.py"
-_PIPE = 2**20  # bytes
+_PIPE = 2**20  # bytes: size of the pipe, and the most that is read from it at once
 _TICK_S = 0.05
 _LOOK_S = 2.0
-_KEPT = 4 * 2**20  # bytes of output kept at the beginning and at the end
+_KEPT = 4 * 2**20  # bytes of output that are kept at the beginning, and as many at the end
 _F_SETPIPE_SZ = 1031
 
 
@@ -36,8 +35,8 @@ class Begin(Protocol):
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """How a command ended. `code`: its exit code (-n: signal n), None if we ended it. `left`: number of processes that
-    it left running. `why`: the reason returned by `enough`, if it ended the command. `first_output_s`: seconds from its
-    start to its first output."""
+    it left running. `why`: the reason that `enough` returned (see `run`), if that ended the command. `first_output_s`:
+    seconds from the command's start to its first output."""
 
     code: int | None
     seconds: float

@@ -16,8 +16,8 @@ from kb.records import Status
 
 
 class Symptom(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of failure. `about`: a short description for people; `mend`: the remedy; `signs`: regular expressions for
-    its lines in a log, if it has any."""
+    """A kind of failure. `about`: a short description for people; `of`: where the failure comes from; `mend`: the
+    remedy; `signs`: regular expressions for lines in a log that show this failure, if there are any."""
 
     status: Status
     about: str

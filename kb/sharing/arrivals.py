@@ -18,9 +18,8 @@ from kb.records import RECORDS, AutoscoutError, Fidelity, Job, Model, Status, Tr
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_BATCH = 10_000  # number of rows in memory
+_BATCH = 10_000  # number of rows that are read into memory at once
 _NEWER = f"a newer AutoScout wrote it (record format {{}}, this one reads {RECORDS}); upgrade AutoScout"
-# Errors that malformed rows raise.
 _ROW_ERRORS = (ValueError, TypeError, AttributeError, KeyError, ArithmeticError, RecursionError)
 _WORDS = {"status": typing.get_args(Status), "fidelity": typing.get_args(Fidelity)}
 

@@ -1,6 +1,6 @@
 """Trust in the authors of measurements that come from a lake: how these measurements are used.
 
-    answer   like our own, except that configurations that failed are run again before the failure counts
+    answer   used like our own, except that a failed configuration is run again before the failure counts
     hint     a warm start tries their best configurations; they replace no experiments and train no simulators
     ignore   stored but not used
 

@@ -1,12 +1,12 @@
 """A lake: a folder (on NFS or a USB disk) through which knowledge bases share measurements. Files are only added, so
 merging needs no coordination.
 
-    LAKE/family=pretrain-megatron-dense/<sha256 of its bytes>.parquet    one session or import, whole
+    LAKE/family=pretrain-megatron-dense/<sha256 of its bytes>.parquet    all rows of one session or import
     LAKE/forgotten/<name>                                                a session that must not be stored any more
 
 Files never change. They are written under another name and then renamed, and accepted only if their content has the
-hash in their name, so incomplete files are ignored. Pushing or pulling twice changes nothing. The
-column `kind` names the table to which a row belongs.
+hash in their name, so incomplete files are ignored. Pushing or pulling twice changes nothing. The column `kind` names
+the table to which a row belongs.
 """
 
 import contextlib

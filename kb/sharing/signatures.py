@@ -11,9 +11,9 @@ from typing import IO
 from kb.records import AutoscoutError
 
 UNSIGNED = "unsigned"
-# for ssh-keygen, which rejects signatures with another namespace, that is, for another purpose
+# ssh-keygen rejects signatures that were made in another namespace, that is, for another purpose.
 _NAMESPACE = "autoscout"
-_SUFFIX = ".sig"  # which ssh-keygen appends to the name of the signed file
+_SUFFIX = ".sig"  # ssh-keygen appends this to the name of the signed file
 _KEY = re.compile(r"((?:ssh|ecdsa|sk)-[\w@.-]+ [A-Za-z0-9+/]+={0,2})(?: .*)?", re.ASCII)
 _LONGEST_S = 60.0
 

@@ -56,7 +56,7 @@ def gpus_of(environment: dict[str, str]) -> list[str]:
 
 
 def memory_of(environment: dict[str, str]) -> list[float]:
-    """GiB of each of the machine's GPUs; [] if the driver does not report it."""
+    """Memory of each of the machine's GPUs in GiB; [] if the driver does not report it."""
     return [float(gib) for gib in environment.get("gpu_memory_gib", "").split(SEPARATOR) if gib]
 
 

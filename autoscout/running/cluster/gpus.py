@@ -100,7 +100,7 @@ def of_processes(pids: set[int]) -> float | None:
 
 
 def more_than(before: list[Gpu]) -> float | None:
-    """The largest increase of memory in use on any GPU, in GiB; None if the driver does not report it."""
+    """The largest increase of memory in use on any GPU since `before` in GiB; None if the driver does not report it."""
     used = {gpu.uuid: gpu.used_gib for gpu in before}
     more = [
         gpu.used_gib - before_gib
@@ -160,12 +160,13 @@ def broke(before: GpuHealth, now: GpuHealth) -> str:
 
 
 def asked(query: str, limit_s: float | None = None) -> str:
-    """The answer of the driver's program as CSV without header and units; "" if there is none in time."""
+    """The answer of the driver's program as CSV without header and units; "" if it does not answer in time."""
     return _answer(query, _LIMIT_S if limit_s is None else limit_s)[0]
 
 
 def _answer(query: str, limit_s: float) -> tuple[str, bool]:
-    """(output, whether the program ended in time). Does not wait longer for a program that hangs in the driver."""
+    """(output, whether the program ended in time). Returns soon after `limit_s` even if the program cannot be killed,
+    because it hangs in the driver."""
     program = shutil.which(_PROGRAM)
     if program is None:
         return "", True

@@ -4,7 +4,7 @@
     ray_task.py ADDRESS COMMAND…
 
 The cluster is the one at RAY_ADDRESS, or this machine's. The command's stdin and stdout are a connection to this
-process, so that it ends with us. This script runs in our own interpreter, which then needs ray.
+process, so that its stdin closes when this process ends. This script runs in AutoScout's interpreter, which needs ray.
 """
 
 import json

@@ -104,7 +104,7 @@ class Scheduler:
         )
 
     def start(self, now: float) -> list[tuple[str, Placement]]:
-        """Starts all that fit now, the longest waiting first; they keep their devices until `end`."""
+        """Gives devices to all waiting experiments that fit now, the longest waiting first, until `end` is called."""
         started: list[tuple[str, Placement]] = []
         while (name := self._oldest()) is not None:
             shares = self._fit(self._known[name][0], self._room)

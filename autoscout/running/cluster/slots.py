@@ -1,6 +1,6 @@
 """Locks this machine's devices, so that across all sessions each measurement has its devices to itself.
 
-    autoscout-devices.lock        the machine: shared by holders of some GPUs, exclusive for CPU ranks
+    autoscout-devices.lock        the whole machine: a shared lock for users of some GPUs, an exclusive one for others
     autoscout-device-NAME.lock    one GPU
     autoscout-turn.lock           the queue: held by the process that gets the next free devices; all other processes
                                   that need devices wait for this lock

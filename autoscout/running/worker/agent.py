@@ -4,12 +4,12 @@ The controller (node_agents.py) sends this script to a node and starts it there 
 interpreter; it needs only the standard library. Protocol on stdin and stdout: one JSON object per line. The agent's
 first line describes the node. Requests of the controller:
 
-    {"look": {…}}     → {"looked": {…}}: its disk, hashes of files, output of commands
+    {"look": {…}}     → {"looked": {…}}: free disk space, hashes of files, output of commands
     {"meet": true}    → {"meet": {…}}: addresses of this node, and a port that accepts connections for a while
     {"reach": {…}}    → {"reach": […]}: the given addresses that this node can connect to
     {"port": true}    → {"port": n}: a free port
     {"warm": […]}     → {"warm": bool}: whether a process has done the ranks' imports and can fork them (zygote.py)
-    {"run": {…}}      → {"file": name, "data": base64} for every piece of its files, then {"ended": {…}}
+    {"run": {…}}      → {"file": name, "data": base64} for every piece of the run's files, then {"ended": {…}}
     {"stop": grace}   ends the run: SIGTERM, and after `grace` seconds SIGKILL to everything it started
 
 An empty line is a heartbeat, in both directions. When stdin closes, or the controller is silent for SILENT_S (a pulled
@@ -349,7 +349,7 @@ def tied(command: list[str]) -> list[str]:
 
 
 def kill_all(grace_s: float, sparing: "subprocess.Popen[bytes] | None" = None) -> None:
-    """Kills all descendants of this process, including daemons (which become its children, as it is a subreaper)."""
+    """Kills all descendants of this process, including daemons, which a subreaper such as this process adopts."""
     until = time.monotonic() + grace_s + 10.0
     while time.monotonic() < until:
         kept = {*supervise.descendants(sparing.pid), sparing.pid} if sparing else set()

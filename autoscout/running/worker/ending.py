@@ -9,11 +9,11 @@ from collections.abc import Sequence
 Z = 3.0  # standard deviations by which a run must be slower than the best to be ended
 LEAST = 0.05  # smallest relative slowdown for which a run is ended, since iteration times may drift this much
 NEEDED = 3  # iterations needed before a run may be ended
-WIDE = 0.1  # largest relative half-width of the mean's interval at which a run may end, even if repeats are noisier
+WIDE = 0.1  # a precise mean ends a run only if it is known within this share, even if repeats differ by more
 FEW = 4  # iterations needed for a usable interval
 # iterations that suffice during the search, which needs only rough values, since finalists are measured again
 SEARCHED = 2
-USUAL = 10  # if a job asks for more iterations than this, its runs do not end before that number
+USUAL = 10  # if a job asks for more iterations than this, a precise mean does not end its runs early
 NARROW = 0.01  # relative half-width of the mean's interval below which more iterations add little
 MOST_WARM = 5  # largest number of warm-up iterations beyond those requested
 _FALLING = 0.1  # an iteration counts as warm-up if the next one is faster by more than this share

@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """Makes the kernel kill this process when the thread of process `parent` that started it ends."""
+    """Makes the kernel kill this process when the thread that started it (a thread of process `parent`) ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # the parent ended before prctl was called
         os._exit(1)

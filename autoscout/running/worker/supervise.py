@@ -38,7 +38,7 @@ def main(status: str, parent: int, grace_s: float, become: Callable[[int], objec
     try:
         child = _started(become)
     except OSError as error:
-        import json  # imported here, since it is rarely needed and takes longer than all other imports together
+        import json  # imported here: it is rarely needed, and its import takes longer than all others together
 
         _write(status, json.dumps({"error": f"{what}: {error.strerror}"}))
         return 1

@@ -1,7 +1,7 @@
 """The warm interpreter: does the imports of a user's Python script once, then runs the script repeatedly, each time in
 a process forked from itself.
 
-    warm_script.py WORDS…        the first run's: python [-u] SCRIPT … | python -m MODULE … | torchrun … SCRIPT …
+    warm_script.py COMMAND…      the first run's: python [-u] SCRIPT … | python -m MODULE … | torchrun … SCRIPT …
 
 stdin is a socket, to which this process writes {"ready": true} after the imports. Each request is a JSON line {"words",
 "environment", "cwd", "status", "grace_s"} with a file descriptor of the output pipe; the answer is {"pid": …} of the
@@ -84,7 +84,7 @@ def preload(argv: list[str]) -> None:
 
 class LaterImports:
     """Collects the modules that runs import from packages that are already loaded, so that this process can import
-    them, too, before the next run. As an import finder it finds no module, but reports each name to this process."""
+    them, too, before the next run. In a run, it acts as an import finder that finds nothing, but reports each name."""
 
     def __init__(self) -> None:
         self._packages = {name.partition(".")[0] for name in sys.modules}
@@ -107,7 +107,7 @@ class LaterImports:
 
 
 def run_python(argv: list[str]) -> None:
-    """Runs a script in this process, in the same way as `python WORDS[1:]` would."""
+    """Runs a script in this process, in the same way as the command line `argv` would."""
     rest = [word for i, word in enumerate(argv[1:]) if word != "-u" or i]
     numpy = sys.modules.get("numpy")
     if numpy is not None:

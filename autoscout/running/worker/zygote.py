@@ -12,8 +12,8 @@ of all ranks, "address" and "port" of the rendezvous, "environment"}. {"stop": t
 Closing stdin ends the zygote, too.
 
 A request with "keep": KEY has one rank, whose process stays alive after the experiment and runs the next one with the
-same KEY. This process calls the worker's stay(connection), which reads a path per line and answers with an exit code
-per line.
+same KEY. The rank's process calls the worker's stay(connection), which reads one path per line and answers each with a
+line that contains the exit code.
 """
 
 import contextlib
