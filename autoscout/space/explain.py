@@ -29,7 +29,7 @@ _SWITCH = {"true": True, "on": True, "yes": True, "false": False, "off": False, 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a user's input. `configuration`: the requested configuration, completed; None if no valid
-    configuration agrees with `given`. `name`: the configuration's short name; the input if there is none."""
+    configuration has the `given` values. `name`: the configuration's short name; the input if there is none."""
 
     given: dict[str, Value]
     configuration: Configuration | None

@@ -44,8 +44,8 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
 class RuleEntry(Strict, frozen=True, kw_only=True):
     """A `[[rule]]` entry: a condition, the reason as a text (with {names} to fill in), and the source of this reason.
 
-    `checked` states what rejects a violation: the target, by its name or its package's (such as "megatron-core",
-    "vllm"); "nobody" (the run would be wrong, useless, or crash later); or "ours" (only AutoScout rejects it)."""
+    `checked` states what rejects a violation: a name such as "megatron-core" or "vllm" (the target, or its package);
+    "nobody" (the run would be wrong, useless, or crash later); or "ours" (only AutoScout rejects it)."""
 
     id: str
     holds: str

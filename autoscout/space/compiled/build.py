@@ -33,7 +33,7 @@ class Slot(msgspec.Struct, frozen=True):
     """A column of the states' contents: a knob's code, or the value of a subexpression as its index in `known`."""
 
     key: int | str  # the knob's index, or the text of the subexpression
-    radix: int
+    radix: int  # the column has values from −1 to radix − 2
     known: Known | None = None
 
 

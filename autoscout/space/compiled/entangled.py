@@ -19,7 +19,7 @@ from autoscout.space.compiled.packing import packed
 from autoscout.space.knob import Knob
 from kb.records import AutoscoutError
 
-_MOST_LISTED = 3_000_000
+_MOST_LISTED = 3_000_000  # a diagram with up to this many configurations is listed completely, not sampled
 _SAMPLE = 100_000  # number of configurations in the sample
 _DRAWS = 4_000_000  # maximum number of draws for the sample
 _BATCH = 200_000
