@@ -43,7 +43,7 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 _KINDS["gemma3"] = _KINDS["gemma3_text"]
 # model_type → n: every nth layer has full attention, all other layers a sliding window. config.json may state a
-# different n.
+# different n under one of the keys `_WHOLE`.
 _EVERY_WHOLE = {"gpt_oss": 2, "gemma2": 2, "gemma3_text": 6, "gemma3": 6, "llama4_text": 4, "llama4": 4, "olmo3": 4}
 _WHOLE = ("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval")
 _WINDOWED = ("sliding_attention", "chunked_attention")

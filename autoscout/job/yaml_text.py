@@ -107,7 +107,7 @@ def _page_of(pages: Sequence[Any], key: str) -> int:
 
 
 def _written_out(tree: Any) -> Any:
-    """Returns a copy of the tree with separate copies for aliases."""
+    """Returns a copy of the tree in which each YAML alias is a separate copy of its value."""
     if isinstance(tree, list):
         return [_written_out(each) for each in tree]
     return {name: _written_out(value) for name, value in tree.items()} if isinstance(tree, dict) else tree
