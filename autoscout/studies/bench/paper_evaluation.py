@@ -100,7 +100,7 @@ def evaluate(
     figures: Sequence[str] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Results:
-    """Executes the runs of all or some figures; runs that several figures need are executed once."""
+    """Executes the runs of the given figures (default: all). Runs that several figures need are executed once."""
     wanted = [c for c in comparisons() if not figures or c.figure.removeprefix("Figure ") in figures]
     strategies: dict[str, dict[str, None]] = {}
     landscapes: dict[str, Landscape] = {}

@@ -22,7 +22,7 @@ def metis(pool: Pool, rng: np.random.Generator) -> Search:
 
 
 def _plans(pool: Pool) -> np.ndarray:
-    """Row indices, one per plan: the row with the plan's values that is nearest to the default."""
+    """Returns one row index per plan: of the rows with the plan's values, the one nearest to the default."""
     knobs = pool.space.knobs
     columns = [j for j, knob in enumerate(knobs) if _planned(knob)]
     columns = columns or [j for j, knob in enumerate(knobs) if knob.kind == "sparse"] or list(range(len(knobs)))

@@ -62,7 +62,7 @@ def by_trials(pool: Pool, sampler: Any, distinct: bool = False) -> Search:
 
 
 def _define_by_run(pool: Pool, trial: Any) -> tuple[int, dict[str, Any]]:
-    """(row that a trial's suggestions lead to, the parameters that represent this row)."""
+    """Returns (the row that a trial's suggestions lead to, the parameters that represent this row)."""
     rows, taken = np.arange(len(pool)), {}
     for j, knob in enumerate(pool.space.knobs):
         column = pool.codes[rows, j]
