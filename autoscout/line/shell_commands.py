@@ -119,8 +119,8 @@ def taken(text: str, known: Mapping[str, str], unsure: bool = True) -> Iterator[
 
 class _Opened(NamedTuple):
     """An open `if`, `case` or loop block. `taken`: whether a branch was taken so far. `here`: whether the current
-    branch is taken. `subject`: the text that a case compares, None if unknown. `passed`: number of branches to skip if the
-    subject is unknown."""
+    branch is taken. `subject`: the text that a case compares, None if unknown. `passed`: number of branches to skip if
+    the subject is unknown."""
 
     kind: str
     taken: bool
