@@ -188,7 +188,7 @@ def _latent(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _around_experts(path: Path, config: dict[str, Any], found: dict[str, Any], task: str) -> dict[str, int]:
-    """Returns the fields of [model] for shared experts (number or width) and for the number of layers without experts.
+    """Returns the fields of [model] for the total width of the shared experts and the number of layers without experts.
     In a training job, layers without experts must come first."""
     whole = {name: _number(path, config, name) for name in ("n_shared_experts", "first_k_dense_replace", *_EVERY)}
     width = _number(path, config, "shared_expert_intermediate_size")

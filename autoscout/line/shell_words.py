@@ -135,8 +135,8 @@ def _part(value: str, found: re.Match[str]) -> str:
 
 
 def words(command: str) -> list[str]:
-    """Splits one command into words, without redirections and the rest of a pipeline. `$@` is removed, since the
-    script's arguments are unknown if it is still unexpanded. Empty if a quote is unclosed."""
+    """Splits one command into words, without redirections and the rest of a pipeline. An unexpanded `$@` is removed,
+    since the script's arguments are then unknown. Empty if a quote is unclosed."""
     try:
         found = shlex.split(_SHELL.sub(lambda m: _plain(m[1]) if m[1] else shlex.quote(m[2]) if m[2] else " ", command))
     except ValueError:

@@ -71,7 +71,7 @@ class Renamed(Strict, frozen=True):
 class Catalog(Strict, frozen=True, kw_only=True):
     """The declaration of a target's space. `version`: the target's version to which names and defaults refer. A user's
     file either has `extends` (the target to extend) or declares a whole target. `simulated`: inputs of the simulators
-    (training/inputs.py) whose names differ from the target's knobs → expressions over these."""
+    (training/inputs.py) whose names differ from the target's knobs → expressions over these knobs."""
 
     target: str = ""
     version: str = ""

@@ -26,7 +26,7 @@ _MOST_CELLS, _MOST_EDGES = 50_000_000, 8_000_000
 
 
 class TooWide(Exception):
-    """A level has too many states."""
+    """A level of the diagram would have too many states or edges."""
 
 
 class Slot(msgspec.Struct, frozen=True):

@@ -48,7 +48,7 @@ def sampled(knobs: list[Knob], constraints: list[Constraint], columns: Columns) 
 
 
 def sampled_from(diagram: Diagram, left_out: list[Constraint], knobs: list[Knob], columns: Columns) -> Sampled:
-    """Returns the configurations of a diagram that satisfy the constraints omitted from it."""
+    """Returns the diagram's configurations (or a sample) that satisfy `left_out`, the constraints omitted from it."""
     if diagram.count <= _MOST_LISTED:
         codes = table_of(diagram, knobs, *structures_of(diagram, knobs))
         codes = codes[_valid(codes, left_out, knobs, columns)]

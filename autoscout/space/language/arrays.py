@@ -68,7 +68,7 @@ def is_float(x: Any) -> bool:
 
 
 def objects(x: Any) -> Any:
-    """`x` as an array of Python objects."""
+    """Returns `x` as an array of Python objects, in which None replaces NaN."""
     if not isinstance(x, np.ndarray) or x.dtype == object:
         return x if isinstance(x, np.ndarray) else np.array([x], dtype=object)
     out = np.empty(len(x), dtype=object)

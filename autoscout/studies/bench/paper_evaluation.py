@@ -46,8 +46,7 @@ _SERVING_FIXED: dict[str, Value] = {"quantization": "none", "spec": "none", "kv_
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Strategies to compare on one landscape. The landscape is the one of `job` with the knobs of a `scope`, with or
-    without simulators."""
+    """Strategies to compare on the landscape of `job`, restricted to the knobs of `scope`; `simulator`: "" for none."""
 
     figure: str
     job: str

@@ -231,7 +231,7 @@ def _value(cell: Any) -> Value | None:
 
 def _plain(cell: Any) -> Value:
     try:
-        return float(cell)  # Decimal
+        return float(cell)  # for example a Decimal
     except (TypeError, ValueError):
         return str(cell)
 

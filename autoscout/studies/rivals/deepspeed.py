@@ -44,9 +44,8 @@ def _performances(pool: Pool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _rank(x: np.ndarray, performance: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Returns a score for each row of `at` (k, d), by trees that are fitted to rows `x` and their performance. The loss
-    is pairwise logistic: log(1 + exp(sⱼ − sᵢ)) for scores s and each pair with i better than j. The value of a leaf is
-    Σg / Σh (gradients, second derivatives), like XGBoost's with λ = 0."""
+    """Returns scores s of the rows `at` (k, d), by boosted trees with a pairwise logistic loss on (x, performance):
+    log(1 + exp(sⱼ − sᵢ)) for each pair with i better than j. A leaf has the value Σg / Σh, as in XGBoost with λ = 0."""
     from sklearn.tree import DecisionTreeRegressor
 
     scores, predicted = np.zeros(len(x)), np.zeros(len(at))

@@ -35,7 +35,7 @@ class Refitted:
     def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns (mean, standard deviation), each (k,), of the noise-free function at x (k, d)."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on negative variances by rounding
+            warnings.simplefilter("ignore")  # hides warnings about negative variances, which rounding causes
             mean, sd = self.model.predict(x, return_std=True)
         return mean, np.maximum(sd, 1e-12)
 

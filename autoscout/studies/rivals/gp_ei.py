@@ -59,7 +59,7 @@ def _runs(pool: Pool, table: np.ndarray, at: np.ndarray) -> np.ndarray:
     if ok.all():
         return np.ones(len(at))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # on lack of convergence
+        warnings.simplefilter("ignore")  # hides warnings about lack of convergence
         return LogisticRegression(C=10.0, max_iter=200).fit(table[rows], ok).predict_proba(table[at])[:, 1]
 
 

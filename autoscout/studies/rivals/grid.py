@@ -6,7 +6,7 @@ values ("fast mode" omits the grid). The original ends at a stage that is not be
 comparisons, this strategy tries all stages, and then the remaining configurations, until the budget ends.
 
 On AutoScout's spaces, a stage is a degree of model parallelism (tp · pp), or without these knobs a value of the first
-sparse knob (or else of the first knob). The micro batch is the knob of that name, or else the first dense one."""
+sparse knob (or else of the first knob). The micro batch is a knob named in `_MICRO_BATCH`, or the first dense knob."""
 
 import numpy as np
 

@@ -32,7 +32,7 @@ def _plans(pool: Pool) -> np.ndarray:
 
 
 def _planned(knob: Knob) -> bool:
-    devices = knob.layer == "devices" and knob.kind == "sparse"  # device counts
+    devices = knob.layer == "devices" and knob.kind == "sparse"  # the number of devices of one kind
     return knob.name in _PLAN or devices or knob.sets == "pipeline_model_parallel_layout"
 
 

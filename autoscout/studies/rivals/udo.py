@@ -18,7 +18,7 @@ import numpy as np
 from autoscout.search.sequential import Pool, Search, rival
 
 _DELAY = 5  # number of heavy settings that are chosen before their results are known
-_LIGHT = 4  # light settings per heavy one
+_LIGHT = 4  # light settings that are evaluated per heavy setting
 _RAVE = 50.0  # visits at which a node's mean and its RAVE value have equal weights
 _B = 0.3  # UCB-V's range of rewards; its exploration parameter ζ is 1
 
@@ -44,7 +44,7 @@ def udo(pool: Pool, rng: np.random.Generator) -> Search:
             outer.update(path, best)
 
 
-Path = list[tuple["UdoNode", int]]  # (node, code chosen there) …
+Path = list[tuple["UdoNode", int]]  # (node, code chosen at this node), from the root
 
 
 class UdoNode:
