@@ -99,7 +99,7 @@ def _is_ordered(table: Table, name: str) -> bool:
 
 
 def numbers(values: list) -> np.ndarray:
-    """(n,) floats; NaN where a value is not a number."""
+    """Returns the values as floats, (n,); NaN for a value that is not a number."""
     return np.array([_number(v) for v in values], dtype=float)
 
 

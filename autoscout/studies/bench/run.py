@@ -31,7 +31,7 @@ _FAST = 0.1  # configurations with a regret below this count as fast
 
 class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a run. `budget`: number of evaluations. `target`: regret at which a run counts as solved; 0.01:
-    within 1 % of the optimum. `noise`: standard deviation of the log costs that a strategy gets."""
+    within 1 % of the optimum. `noise`: standard deviation of the noise on the log of measured costs."""
 
     budget: int = 200
     target: float = 0.01
