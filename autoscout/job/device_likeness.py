@@ -1,4 +1,4 @@
-"""Fills in missing figures of a device record from the record that its entry `like` names."""
+"""Fills in missing figures of a device record from the similar record that its key `like` names."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -10,11 +10,11 @@ from kb.records import AutoscoutError
 
 Content = Mapping[str, Any]  # the parsed TOML file of a record
 
-# Keys that are never copied from the record `like`.
+# `_OWN`: keys that are not copied from the record `like`. (A user's record of the same name still gets `_NAMES`.)
 _NAMES = ("names", "series", "form")
 _OWN = ("name", "names", "series", "form", "source", "sources", "calibrated", "doubt", "like", "links")
 SECTIONS = ("network", "clocks", "gemm", "attention", "elementwise", "island", "host")
-# Tables of [serving]. Each is copied as a whole.
+# Tables in [serving]: constants of the serving model. A missing table is copied as a whole.
 GROUPS = ("gemm", "elementwise", "decode", "prefill", "experts", "all_reduce", "host")
 _SERVING_KEYS = (*GROUPS, "kernels", "like", "tflops", "memory_share", "same", "borrowed", "lender")
 
@@ -22,9 +22,9 @@ _SERVING_KEYS = (*GROUPS, "kernels", "like", "tflops", "memory_share", "same", "
 def completed(
     stated: Mapping[str, Content], known: Mapping[str, Content], where: Callable[[str], Path]
 ) -> dict[str, Content]:
-    """Returns all records of `stated`, completed with figures of the records that their entries `like` name. Named
-    records are looked up in `stated` first, then in `known` (complete records). A user's record may name the shipped
-    record of the same name.
+    """Returns all records in `stated`, with missing figures copied from the records that their keys `like` and `links`
+    name. Those records are looked up in `stated` first, then in `known` (complete records). A user's record may be
+    `like` the shipped record of the same name. `where`: returns the path of a record's file.
 
     Errors: AutoscoutError (exit 2) for a cycle of such references, or a reference to an unknown record."""
     found: dict[str, Content] = {}
@@ -59,7 +59,7 @@ def completed(
 
 
 def _shapeless(own: Content) -> Iterator[str]:
-    """Yields a sentence for each entry that `completed` cannot use."""
+    """Yields a sentence for each entry of a record whose type or value is wrong, so that `completed` cannot use it."""
     for key in (*SECTIONS, "peak_tflops", "serving"):
         if not isinstance(own.get(key, {}), Mapping):
             yield f"{key} is not a table"
@@ -96,7 +96,7 @@ def _is_number(value: Any, more_than: float = -math.inf) -> bool:
 
 
 def _named(like: Content) -> dict[str, Any]:
-    """Returns the entries with names of the record `like`, for a user's record that replaces it."""
+    """Returns the names, series and form factor of the record `like`, for a user's record that replaces it."""
     return {name: like[name] for name in _NAMES if name in like}
 
 

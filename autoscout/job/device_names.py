@@ -9,11 +9,11 @@ from typing import Any
 from autoscout.job.device_records import DeviceRecord, by_name, contents, plain, records
 from autoscout.job.words import nearest_name
 
-# Lower bound on the memory that a driver reports, relative to the nominal size (error correction reserves some).
+# Least share of the nominal memory that a driver reports for a device (error correction reserves some).
 KEPT = 0.88
 UNKNOWN_CAPABILITY = 0.0  # value for devices without a record
 _VARIANT_HAS = 1.1  # a name with more than this multiple of the record's memory denotes a different variant
-_ROUNDED = 0.98  # so does a name with less than this multiple
+_ROUNDED = 0.98  # so does a name with less than this multiple of the record's memory
 # Words in a name that mean different clocks, different links or only a part of a device. Such variants have no record.
 _VARIANT = re.compile(r"\b\d+ ?w\b|\bnvl\b|\bmig\b|\b\dg\.\d+gb\b|\bmax q\b|\blaptop\b")
 _FORMS = re.compile(r"\b(pcie|sxm|oam)\d?\b")

@@ -110,7 +110,7 @@ def attributes(job: Job) -> dict[str, Any]:
 
 
 def _width(m: Model, name: str) -> int:
-    """Returns a linear layer's input plus output features, the size of its LoRA adapter per rank."""
+    """Returns a linear layer's input plus output features: the parameters of its LoRA adapter per unit of rank."""
     attended, kept = m.heads * m.head_dim, m.kv_heads * m.head_dim
     if name in ("k_proj", "v_proj"):
         return m.hidden + kept

@@ -43,7 +43,7 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 _KINDS["gemma3"] = _KINDS["gemma3_text"]
 # model_type → n: every nth layer has full attention, all other layers a sliding window. config.json may state a
-# different n.
+# different n under one of the keys `_WHOLE`.
 _EVERY_WHOLE = {"gpt_oss": 2, "gemma2": 2, "gemma3_text": 6, "gemma3": 6, "llama4_text": 4, "llama4": 4, "olmo3": 4}
 _WHOLE = ("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval")
 _WINDOWED = ("sliding_attention", "chunked_attention")
@@ -188,7 +188,7 @@ def _latent(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _around_experts(path: Path, config: dict[str, Any], found: dict[str, Any], task: str) -> dict[str, int]:
-    """Returns the fields of [model] for shared experts (number or width) and for the number of layers without experts.
+    """Returns the fields of [model] for the total width of the shared experts and the number of layers without experts.
     In a training job, layers without experts must come first."""
     whole = {name: _number(path, config, name) for name in ("n_shared_experts", "first_k_dense_replace", *_EVERY)}
     width = _number(path, config, "shared_expert_intermediate_size")

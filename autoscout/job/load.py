@@ -25,8 +25,8 @@ from autoscout.job.words import nearest_name
 from kb.door import shown
 from kb.records import AutoscoutError, Cluster, Guard, Job, MetricSource, Model, Sessions, Traffic
 
+# Largest values of [model]: they keep all sizes that are computed from them below 2**64.
 _MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
-# Bounds that keep the sizes computed from these values below 2**64.
 _MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "shared_ffn": 2**26, "vocab": 2**28}
 _MOST |= {"window": 2**28}
 _NOT_NEGATIVE = ("kv_heads", "head_dim", "ffn", "experts", "expert_ffn", "shared_ffn", "dense_layers", "window")
@@ -54,7 +54,7 @@ _PATHS = (
 
 
 def read_job(path: str | Path) -> Job:
-    """Reads a job file and checks what is valid for every target; targets/jobs.py makes the target's own checks.
+    """Reads a job file and checks what every target requires; targets/jobs.py makes the checks of a single target.
 
     Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key."""
     path = job_file(path)
@@ -109,8 +109,8 @@ def refuse(path: str | Path, problems: typing.Iterator[str]) -> None:
 
 
 def from_here(text: bytes) -> bytes:
-    """Returns the text of a job file from a pipe with absolute paths, resolved in the working directory. A text that is
-    not a job file is returned unchanged."""
+    """Returns the text of a job file that comes from a pipe, with relative paths made absolute (relative to the working
+    directory). A text that is not a job file is returned unchanged."""
     try:
         data = tomllib.loads(text.decode("utf-8-sig"))
         placed = _with_paths_from(Path.cwd(), data)

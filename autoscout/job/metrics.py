@@ -11,8 +11,8 @@ from kb.records import Job, Objective, Task
 LATENCIES = [
     f"{what}_{at}_ms" for what in ("ttft", "tpot", "itl", "e2el") for at in ("mean", "p50", "p90", "p95", "p99")
 ]
-# The highest rate within the latency limits, found by a search with limited numbers of requests per load and of loads
-# per rate.
+# Metric: the highest request rate within the latency limits. The search runs up to LOADS_PER_RATE loads at each rate;
+# a load has REQUESTS_PER_LOAD requests, unless the job gives a number or longer loads are needed.
 HIGHEST_RATE = "max_rate_rps"
 REQUESTS_PER_LOAD, LOADS_PER_RATE = 200, 3
 DEVICES = "devices"  # number of devices; a serving job with an objective or limit on it may use fewer than it has
@@ -55,8 +55,8 @@ def metrics_of_task(task: Task) -> tuple[str, ...]:
 
 
 def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
-    """Yields the problems of the job's objectives and constraints, one sentence each. `known`: the metrics that its
-    runs report, () if unknown. Errors: AutoscoutError (exit 2) for an objective or constraint that cannot be parsed."""
+    """Yields the problems of the job's objectives and constraints, one sentence each. `known`: the metrics that the
+    job's runs report, () if unknown. Errors: AutoscoutError (exit 2) for an objective or constraint with bad syntax."""
     objective = job.objective
     further = others(objective)
     wanted = [objective.metric, *(o.metric for o in further)]

@@ -35,8 +35,8 @@ def of_name(named: str, notes: list[str], task: Task = "serve") -> dict[str, Any
 
 
 def described(config: Path, task: Task, lost: str, notes: list[str]) -> dict[str, Any]:
-    """Returns the [model] table for a config.json. If the shape is unsupported, returns {} and adds a note that begins
-    with `lost`, a text on the consequence."""
+    """Returns the [model] table for a config.json. If the shape is unsupported, returns {} and adds a note with the
+    reason. `lost`: the consequence, as a text for the note, such as "nothing is predicted"."""
     try:
         found = shape_of(config, task)
     except AutoscoutError as error:

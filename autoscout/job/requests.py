@@ -18,9 +18,9 @@ class Requests:
 
     `concurrency` > 0: a closed loop, in which this many users each send the next request when the previous one has
     ended; `arrival_s` is then unused. If all arrivals are 0, the requests are a fixed batch. `front_end_s`: in a closed
-    loop, (mean seconds from sending a request until the engine gets it, the part of these seconds in which the front
-    end serves only this request). `received`: whether a different engine has prefilled all but the last token of each
-    prompt."""
+    loop, first the mean seconds from sending a request until the engine gets it; second how many of these seconds the
+    front end serves only this request. `received`: whether a different engine has prefilled all but the last token of
+    each prompt."""
 
     arrival_s: np.ndarray
     input_len: np.ndarray
@@ -49,8 +49,8 @@ def fixed_batch(batch: int, input_len: int, output_len: int) -> Requests:
 
 
 def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
-    """Returns a job's requests, which depend only on the traffic and the seed. `requests`: number of requests. 0: the
-    job's number; if it has none, 1,000, or all requests of a trace with arrivals."""
+    """Returns a job's requests, which depend only on the arguments. `requests`: number of requests; if 0,
+    `traffic.requests`; if that is also 0, all requests of a trace that gives the arrivals, else 1,000."""
     rng = np.random.default_rng(seed)
     count = requests or traffic.requests
     arrival = None

@@ -12,9 +12,9 @@ from autoscout.job.sessions import longest, talks
 from kb import door
 from kb.records import AutoscoutError, Job
 
-HASHED = (".jsonl", ".jsonl.gz")  # traces with block hashes of shared prompt prefixes
-BLOCK = 512  # tokens per block
-_SAMPLE = 200  # number of requests that represent all sessions
+HASHED = (".jsonl", ".jsonl.gz")  # suffixes of traces that have hashes of each prompt's blocks
+BLOCK = 512  # prompt tokens per hashed block
+_SAMPLE = 200  # minimum number of requests that are drawn to represent all sessions
 _TRACE_COLUMNS = ("input_tokens", "output_tokens")
 # Columns of the Azure LLM inference traces (AzurePublicDataset). TIMESTAMP is a time of day.
 _AZURE = {"TIMESTAMP": "arrival_s", "ContextTokens": "input_tokens", "GeneratedTokens": "output_tokens"}
@@ -114,8 +114,8 @@ def _trace_row(path: Path, line: int, row: dict[str, str]) -> tuple[float, int, 
 
 
 def lengths(job: Job) -> tuple[list[int], list[int]]:
-    """Returns (input tokens, output tokens) of the job's requests: all rows of the job's trace, else the quantiles in
-    the job file.
+    """Returns (input tokens, output tokens) of the job's requests: a sample of its sessions with the longest possible
+    prompt added, or all rows of its trace, or the quantiles in the job file.
 
     Errors: AutoscoutError (exit 2) if the trace cannot be read or is empty."""
     traffic = job.traffic

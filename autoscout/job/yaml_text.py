@@ -107,7 +107,7 @@ def _page_of(pages: Sequence[Any], key: str) -> int:
 
 
 def _written_out(tree: Any) -> Any:
-    """Returns a copy of the tree with separate copies for aliases."""
+    """Returns a copy of the tree in which each YAML alias is a separate copy of its value."""
     if isinstance(tree, list):
         return [_written_out(each) for each in tree]
     return {name: _written_out(value) for name, value in tree.items()} if isinstance(tree, dict) else tree
@@ -140,13 +140,13 @@ def _put(text: str, page: int, keys: Sequence[str], value: Any) -> str:
     if not isinstance(node, yaml.MappingNode):
         return f"{text.rstrip()}\n{_block(keys, value, '')}\n".lstrip("\n")
     for depth, key in enumerate(keys):
-        assert isinstance(node, yaml.MappingNode)  # ensured by the parsed tree
+        assert isinstance(node, yaml.MappingNode)  # `_set` has checked the parsed tree
         same = [pair for pair in node.value if pair[0].value == key]
         same = same or [pair for pair in node.value if alike(str(pair[0].value), key)][:1]
         if not same:
             return _with_key(text, node, keys[depth:], value)
         name, inner = same[-1]  # if a key is repeated, its last occurrence counts
-        # An alias, whose value is written in a different place and may be used by several keys.
+        # The value is an alias: it is written in a different place, and several keys may use it.
         if inner.start_mark.index < name.end_mark.index:
             raise ValueError(f"{'.'.join(keys[: depth + 1])} is a YAML alias (*name); replace it with the value")
         if depth == len(keys) - 1:

@@ -1,4 +1,4 @@
-"""Reads the nodes, GPUs and kind of GPU that a Slurm script's #SBATCH lines, or a line of srun or docker, request."""
+"""Reads the nodes, GPUs and GPU model that #SBATCH lines of a Slurm script, or an srun or docker command, request."""
 
 import itertools
 import re
@@ -17,7 +17,7 @@ from autoscout.line.visible_gpus import visible
 _OPTION = re.compile(r"(?<!\S)(?:--?([\w-]+)[=\s]+|-([NG])(?=\w))([^\s-]\S*)")
 # Programs that srun starts. Options after one of these names belong to the program, not to srun.
 _PROGRAMS = ("torchrun", "python", "python3", "accelerate", "bash", "sh", "env")
-# Begins the next component of a heterogeneous job.
+# Matches the line that begins the next component of a heterogeneous Slurm job. Only the first component is read.
 _COMPONENT = re.compile(r"^#SBATCH\s+(?:hetjob|packjob)\b", re.MULTILINE)
 _GPUS_OF_DOCKER = re.compile(r"""--gpus[= ]["']*(?:(\d+)|device=([\w,-]+))""")
 _OF_GPUS = ("gpus-per-node", "gres", "gpus", "G", "gpus-per-task")
@@ -30,7 +30,7 @@ def asked(text: str) -> Batch | None:
     options = _options(text)
     found = _batch({name: value for name, value in options.items() if "$" not in value})
     gpus = next((options[name] for name in _OF_GPUS if "$" in options.get(name, "")), "")
-    # The number of GPUs is a variable, whose value only the user knows.
+    # `gpus`: an option whose number of GPUs is a variable, which only the user knows
     if gpus and (found is None or found.by_tasks):
         kind = re.match(r"(\w+):", gpus.removeprefix("gpu:"))
         found = (found or Batch(1, 0))._replace(each=0, by_tasks=False, kind=kind[1] if kind else "")
@@ -38,7 +38,7 @@ def asked(text: str) -> Batch | None:
 
 
 def unexpanded(text: str) -> list[str]:
-    """Returns the #SBATCH options whose values are variables, because Slurm does not expand variables."""
+    """Returns the #SBATCH options whose values contain variables. (Slurm does not expand these.)"""
     return [f"{'--' if len(name) > 1 else '-'}{name}={value}" for name, value in _options(text).items() if "$" in value]
 
 
@@ -61,7 +61,7 @@ def shows_gpus(line: Line) -> bool:
 
 
 def looks_like_gpus(line: Line) -> bool:
-    """Whether a launch line runs a program that is rarely run without GPUs, although it does not request any."""
+    """Whether a launch line runs a program that is rarely run without GPUs, even if the line requests no GPUs."""
     programs = {*line.names}
     served = {"vllm", "serve"} <= programs or _on_gpus(line)
     return bool(line.first_value(_ON_GPUS) is not None or programs & {"nccl", "pretrain_gpt.py"} or served)

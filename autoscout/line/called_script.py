@@ -11,8 +11,8 @@ from autoscout.line.shell_words import assigned
 
 _SHELLS = ("bash", "sh", "sbatch")
 _SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
-_MOST = 9  # the script's arguments $1 to $9 are known
-# After these constructs (loops over arguments, functions), `$1` and `$@` no longer mean the script's own arguments.
+_MOST = 9  # $1 to $9 always have a value: "" for those that the call does not give
+# In these constructs (loops over the arguments, functions, `set --`), `$1` and `$@` are not the script's own arguments.
 _NOT_FOLLOWED = re.compile(
     r"\bgetopts?\b|^\s*set\s+--|\bwhile\b[^\n]*\$(?:#|\{#|1)|\bfor\s+\w+(?:\s*;?\s*do\b|\s*$|\s+in\b[^\n]*\$\{?[@*])"
     r"|^\s*(?:function\s+\w+|\w+\s*\(\)\s*\{)",
@@ -53,7 +53,7 @@ def with_asked(text: str, asked: Sequence[str]) -> str:
 
 
 def parameters(given: Sequence[str], text: str) -> tuple[Mapping[str, str], list[str]]:
-    """Returns ({name: value} for `$1`, `$#` and `$@` in a script's text, notes for the user to review)."""
+    """Returns first the values of `$1`, `$#` and `$@` in a script's text, by name without `$`; second notes."""
     if not given:
         return {}, []
     if _NOT_FOLLOWED.search(text):

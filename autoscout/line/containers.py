@@ -11,7 +11,7 @@ CONTAINERS = (*RUN, "apptainer", "singularity", "enroot")
 # environment managers: the command to run follows the word `run`
 RUN_IN = ("uv", "conda", "mamba", "micromamba", "pixi")
 ENVIRONMENTS = (*CONTAINERS, *RUN_IN)
-# Options of `docker run` for interactive or background use, which experiments cannot use.
+# Options of `docker run` for interactive or background use, which are removed from the line of an experiment.
 _INTERACTIVE = ("-d", "--detach", "-it", "-ti", "-i", "-t", "--interactive", "--tty")
 _NAMED = ("--name", "--restart")
 _STARTS = {  # container program → (subcommands that start a container, option that mounts a folder)
@@ -29,8 +29,7 @@ def runs_image(line: Line) -> int:
 
 
 def repeatable(line: Line) -> Line:
-    """Returns the line without options that are interactive or name the container, and with --rm, so that it can run
-    repeatedly."""
+    """Returns the line without interactive options and `_NAMED`, but with --rm, so that it can run repeatedly."""
     words = line.words
     kept = [word for i, word in enumerate(words) if not (word in _INTERACTIVE or {word, words[i - 1]} & {*_NAMED})]
     kept = [word for word in kept if not word.startswith(tuple(f"{name}=" for name in _NAMED))]

@@ -9,7 +9,7 @@ NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
 def is_flag(sets: str) -> bool:
-    """Whether a knob's `sets` is a command-line argument (--a-flag, or name= as in name=value)."""
+    """Whether a knob's `sets` is a command-line argument: a flag such as --a-flag, or `name=` (for name=value)."""
     return sets.startswith("-") or re.fullmatch(r"[\w.]+=", sets) is not None
 
 

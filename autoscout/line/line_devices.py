@@ -22,7 +22,7 @@ _ROLES = (
     ("--rollout-num-gpus",),
 )
 _SHARING = {"--colocate-all-models": _ROLES[1:], "--colocate": _ROLES[1:], "--colocate-actor-ref": (_ROLES[2],)}
-_USUAL = 8  # assumed number of devices per node
+_USUAL = 8  # assumed number of devices per node of a Ray cluster
 _NODES = ("--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines", "cluster.num_nodes")
 _TOTAL = ("--num_processes", "-np")
 _TASKS = ("--ntasks", "-n")  # only for srun and mpirun, since -n has other meanings in scripts

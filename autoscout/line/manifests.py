@@ -14,7 +14,7 @@ from kb.records import AutoscoutError
 _SHELLS = ("sh", "bash")
 _PROGRAMS = ("vllm", "python", "python3", "numactl", "env", *_SHELLS)
 _SERVES = re.compile(r"vllm|sglang|trtllm")
-_VARIABLE = re.compile(r"\$\((\w+)\)")  # the references that Kubernetes expands
+_VARIABLE = re.compile(r"\$\((\w+)\)")  # a reference to a variable, $(NAME), which Kubernetes expands
 
 
 # Resource names of GPUs in Kubernetes device plugins, and in custom resources of inference platforms.

@@ -14,7 +14,8 @@ KINDS = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
 
 
 def put(text: str, kind: str, settings: Mapping[str, Any], where: str) -> str:
-    """Returns the text with these values at their paths. Errors: AutoscoutError (exit 2) for an unknown path."""
+    """Returns the text with these values at their paths. Missing keys are added. Errors: AutoscoutError (exit 2) if the
+    text cannot be parsed, or if a path leads through a value that is not a mapping."""
     if kind == "yaml":
         try:
             return yaml_text.put(text, settings)

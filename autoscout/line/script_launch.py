@@ -41,7 +41,7 @@ _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 # Slurm's environment variables for the devices per node and for the number of nodes.
 _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
-# programs whose lines may also prepare a launch or evaluate its results, so they are not certainly the launch
+# Programs that may launch a job, but may also prepare it or evaluate its results.
 _ALONE = ("python", "bash", "sh")
 _GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|(?:\$\([^)]*\)|[^\s|])+).*""")
 # Suffixes of scripts that another script may source, and their maximum size in bytes.

@@ -118,9 +118,9 @@ def taken(text: str, known: Mapping[str, str], unsure: bool = True) -> Iterator[
 
 
 class _Opened(NamedTuple):
-    """An open `if` or `case` block. `taken`: whether any branch was taken so far. `here`: whether the current branch is
-    taken. `subject`: the text that a case compares, None if unknown. `passed`: number of branches to skip if the
-    subject is unknown."""
+    """An open `if`, `case` or loop block. `taken`: whether a branch was taken so far. `here`: whether the current
+    branch is taken. `subject`: the text that a case compares, None if unknown. `passed`: number of branches to skip if
+    the subject is unknown."""
 
     kind: str
     taken: bool

@@ -30,7 +30,7 @@ def printed(command: str) -> str | None:
 
 
 def total(text: str) -> str | None:
-    """Evaluates an arithmetic sum of integers like a shell; None if the text is not such a sum."""
+    """Evaluates an expression of integers with + - * / % (`/` rounds down); None if the text is anything else."""
     try:
         tree = ast.parse(text.strip().replace("/", "//"), mode="eval")
         numbers = (isinstance(node, ast.Constant) and type(node.value) is int for node in ast.walk(tree))

@@ -24,8 +24,8 @@ _WITHIN = r"[^()]"
 for _ in range(3):  # three levels of nested parentheses, as in `$(python -c "print(len(list()))")`
     _WITHIN = rf"(?:[^()]|\({_WITHIN}*\))"
 _PRINTED = rf"\$\({_WITHIN}*\)|`[^`]*`"
-# Matches quoted text or a command substitution, which are kept; also redirections and the end of the command, which are
-# removed.
+# Matches quoted text or a command substitution (groups 1 and 2), which are kept; also redirections and everything after
+# the command (`|` or `&`), which are removed.
 _SHELL = re.compile(
     rf"""("(?:\\.|[^"\\])*"|'[^']*'|\\.)|({_PRINTED})"""
     rf"""|(?:(?<!\S)\d+|&)?>(?:\s*>\({_WITHIN}*\)"""
@@ -120,7 +120,7 @@ def _expanded(text: str, known: Mapping[str, str], put: Callable[[str], str]) ->
 
 
 def _part(value: str, found: re.Match[str]) -> str:
-    """Returns the value of `${NAME#…}` (prefix removed), `${NAME%…}` (suffix removed) or `${NAME,,}` (lower case)."""
+    """Returns `value` without the prefix of `${NAME#…}` or the suffix of `${NAME%…}`, or in the case of `${NAME,,}`."""
     if found["case"]:
         return value.lower() if found["case"] == ",," else value.upper()
     if not found["cut"]:
@@ -135,8 +135,8 @@ def _part(value: str, found: re.Match[str]) -> str:
 
 
 def words(command: str) -> list[str]:
-    """Splits one command into words, without output redirections. `"$@"` is removed, since `sbatch` passes no
-    arguments. Empty if a quote is unclosed."""
+    """Splits one command into words, without redirections and the rest of a pipeline. An unexpanded `$@` is removed,
+    since the script's arguments are then unknown. Empty if a quote is unclosed."""
     try:
         found = shlex.split(_SHELL.sub(lambda m: _plain(m[1]) if m[1] else shlex.quote(m[2]) if m[2] else " ", command))
     except ValueError:

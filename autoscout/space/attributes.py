@@ -1,4 +1,4 @@
-"""The job's attributes that expressions in catalogs may read, and one knob per kind of device."""
+"""The job's attributes that expressions in catalogs may read, and the knobs for the number of devices to use."""
 
 import itertools
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from autoscout.space.language.functions import divisors
 from kb.records import Job, Node, shape
 from kb.sizes import expert_parameters, parameters, stored_bytes
 
-# in tokens; block sizes are powers of two, so multiples of the largest are multiples of every block size
+# tokens in the largest KV-cache block; block sizes are powers of two, so its multiples are multiples of all of them
 _LARGEST_BLOCK = 128
 
 
 def device_counts(job: Job) -> dict[str, int]:
-    """Returns kind of device → number of devices, in the job's order. On a mixed cluster, kinds are also names of
-    knobs."""
+    """Returns the number of devices of each kind, in the job's order. Each "-" in a kind becomes "_", because
+    expressions use kinds as names of knobs (see `device_knobs`)."""
     counts: dict[str, int] = {}
     for node in job.cluster.nodes:
         kind = node.device.replace("-", "_")
@@ -28,8 +28,8 @@ def device_counts(job: Job) -> dict[str, int]:
 
 
 def attributes_of(job: Job) -> Mapping[str, Any]:
-    """Returns the attributes for expressions, computed once per job. Sizes are in elements or GiB, lengths in
-    tokens."""
+    """Returns the attributes for expressions, computed once per job. Lengths are in tokens. Sizes are in the unit that
+    the name ends with (such as `_gib`), or else in elements."""
     kept = vars(job)
     if "attributes" not in kept:
         kept["attributes"] = _attributes(job)
@@ -163,7 +163,7 @@ def memory_gib(node: Node) -> float:
 
 
 def _memory_of_kinds(job: Job) -> dict[str, float]:
-    """Returns names such as "a100_gib" → memory in GiB per device, for kinds whose memory the job states."""
+    """Returns the GiB per device, by a name such as "a100_gib", of each kind of device whose memory the job states."""
     found: dict[str, float] = {}
     for stated in (node for node in job.cluster.nodes if node.memory_gib):
         alike = (node for node in job.cluster.nodes if node.device == stated.device)
@@ -177,8 +177,8 @@ def chooses_devices(job: Job) -> bool:
 
 
 def _choices(job: Job) -> dict[str, list[int]]:
-    """Returns the possible numbers of devices of each kind: 0 and the sums over the first nodes. With an objective or
-    limit on the number of devices, a part of the first node is also possible."""
+    """Returns the possible numbers of devices of each kind: none, or all devices of the kind's first 1, 2, … nodes.
+    With an objective or limit on the number of devices, a part of the first node is also possible."""
     found: dict[str, list[int]] = {}
     for kind in dict.fromkeys(node.device for node in job.cluster.nodes):
         whole = list(itertools.accumulate(node.count for node in job.cluster.nodes if node.device == kind))
@@ -188,8 +188,8 @@ def _choices(job: Job) -> dict[str, list[int]]:
 
 
 def device_knobs(job: Job) -> tuple[dict[str, str], list[KnobEntry]]:
-    """Returns (derived expressions, knobs): `gpus`, the total number of devices, and one knob per kind of device for
-    the number of devices of this kind to use, such as a100 and a40. Both are empty unless `chooses_devices`."""
+    """Returns first the derived expressions, such as `gpus`, the total number of devices; second the knobs, one per
+    kind of device (such as a100), for the number of devices to use. Both are empty unless `chooses_devices`."""
     counts = device_counts(job)
     if not chooses_devices(job):
         return {}, []

@@ -40,8 +40,8 @@ class Coding:
         return Configuration({k.name: k.values[c] for k, c in zip(self.knobs, codes, strict=True) if c != INACTIVE})
 
     def columns(self, codes: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns knob → values, (n,), for rows of codes, (n, knobs). An inactive knob has its `off` value; without an
-        `off` value, NaN for numbers and "" for names."""
+        """Returns the values of each knob, (n,), by the knob's name, for rows of codes (n, knobs). An inactive knob has
+        its `off` value; without an `off` value, NaN for numbers and "" for names."""
         return {knob.name: _lookup(knob)[codes[:, i]] for i, knob in enumerate(self.knobs)}
 
     def point(self, codes: Sequence[int]) -> Point:

@@ -138,7 +138,7 @@ def _merged(catalog: Catalog, path: Path, own: Catalog, names: Collection[str]) 
         if knob.name in names or knob.name in catalog.derived:
             taken = "the job already uses this name; choose a different one"
             raise AutoscoutError(f"{path}: knob '{knob.name}': {taken}", 2)
-        # the job's entry only changes the values of a knob of the catalog
+        # the user's entry sets the same argument as the catalog's, so simulators can still model the knob
         if (old := knobs.get(knob.name)) is not None and old.sets == knob.sets:
             knob = msgspec.structs.replace(knob, priced=old.priced)
         _new_or_replacing(path, "knob", knob.name, knob, knobs)

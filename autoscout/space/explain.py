@@ -29,13 +29,13 @@ _SWITCH = {"true": True, "on": True, "yes": True, "false": False, "off": False, 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a user's input. `configuration`: the requested configuration, completed; None if no valid
-    configuration agrees with `given`. `name`: the configuration's short name; the input if there is none."""
+    configuration has the `given` values. `name`: the configuration's short name; the input if there is none."""
 
     given: dict[str, Value]
     configuration: Configuration | None
     name: str
     violations: list[Violation]
-    inactive: list[str]  # given knobs that are inactive in this configuration, with the reason
+    inactive: list[str]  # a sentence with the reason for each given knob that is inactive
     nearest: Configuration | None  # set if the requested configuration is not valid
     nearest_name: str
 
@@ -83,8 +83,8 @@ def _meant(name: str, space: Space) -> str:
 
 
 def explain(space: Space, given: Mapping[str, Value], default: Configuration) -> Explanation:
-    """Completes the given values: further knobs take their values from `default` if valid, else from the catalog's
-    defaults."""
+    """Completes the given values to the valid configuration nearest to `default` (and the catalog's defaults). If no
+    valid configuration has the given values, returns the reasons and the nearest valid configuration."""
     default = _with_catalogs(space, default)
     if all(_possible(space.knob[n], v) for n, v in given.items()) and (
         found := space.nearest({**default.knobs, **given}, firm=given)

@@ -130,8 +130,8 @@ class Space:
     def with_simulated(
         self, columns: dict[str, np.ndarray], n: int, attributes: Mapping[str, Any] | None = None
     ) -> dict[str, np.ndarray]:
-        """Returns the columns of n rows with the derived columns in `simulated` added. `attributes`: replace attributes
-        of this job."""
+        """Returns the columns of n rows with the derived columns in `simulated` added. `attributes`: values to use
+        instead of this job's attributes."""
         return {**columns, **_meanings(self.simulated, {**self.attributes, **(attributes or {})}, columns, n)}
 
     def as_simulated(self, configuration: Configuration) -> Configuration:
@@ -154,18 +154,18 @@ class Space:
     # ---- values allowed by a structure, and projection onto valid configurations -------------------------
 
     def mask(self, s: Structure) -> dict[str, tuple[Value, ...]]:
-        """Returns M(s): the active dense knobs with their values in X(s), in the order of the domains."""
+        """Returns the active dense knobs of structure s, with their values in valid configurations (paper: M(s))."""
         return self._projection.mask(s)
 
     def project(self, s: Structure, x: Mapping[str, Value]) -> Point:
-        """Returns the point of X(s) nearest to x, knob by knob in steps of the domain. x need not have all knobs."""
+        """Returns the valid point of structure s nearest to x, in steps of each knob's domain. x may lack knobs."""
         return self._projection.nearest(s, x)
 
     def points(self, s: Structure) -> Iterator[Point]:
         return self._projection.points(s)
 
     def configuration(self, s: Structure, x: Mapping[str, Value]) -> Configuration:
-        """Returns the configuration of s and the point of X(s) nearest to x."""
+        """Returns the configuration of structure s and of its valid point nearest to x."""
         both = {**s, **self.project(s, x)}
         return Configuration({knob.name: both[knob.name] for knob in self.knobs if knob.name in both})
 
@@ -194,7 +194,7 @@ class Space:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """The number of points |X(s)| of each structure."""
+        """The number of valid points of each structure."""
         return self._lists.sizes
 
     def structure(self, row: int) -> Structure:

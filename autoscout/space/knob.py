@@ -44,8 +44,8 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
 class RuleEntry(Strict, frozen=True, kw_only=True):
     """A `[[rule]]` entry: a condition, the reason as a text (with {names} to fill in), and the source of this reason.
 
-    `checked` states what rejects a violation: the target, by its name or its package's (such as "megatron-core",
-    "vllm"); "nobody" (the run would be wrong, useless, or crash later); or "ours" (only AutoScout rejects it)."""
+    `checked` states what rejects a violation: a name such as "megatron-core" or "vllm" (the target, or its package);
+    "nobody" (the run would be wrong, useless, or crash later); or "ours" (only AutoScout rejects it)."""
 
     id: str
     holds: str
@@ -71,7 +71,7 @@ class Renamed(Strict, frozen=True):
 class Catalog(Strict, frozen=True, kw_only=True):
     """The declaration of a target's space. `version`: the target's version to which names and defaults refer. A user's
     file either has `extends` (the target to extend) or declares a whole target. `simulated`: inputs of the simulators
-    (training/inputs.py) whose names differ from the target's knobs → expressions over these."""
+    (training/inputs.py) whose names differ from the target's knobs → expressions over these knobs."""
 
     target: str = ""
     version: str = ""

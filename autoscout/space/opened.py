@@ -43,7 +43,7 @@ def asking(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> 
 
 
 def can_act(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> bool:
-    """Whether the knob's condition is true for some values of the knobs in it."""
+    """Whether some values of other knobs make the knob's condition true."""
     if not knob.when:
         return True
     when = Expression(knob.when, catalog.derived)

@@ -14,9 +14,9 @@ from autoscout.space.knob import Knob
 if TYPE_CHECKING:
     import networkx as nx
 
-_HEIGHT = 44  # height of a box
-_NARROWEST, _LETTER = 168, 8.3  # minimum width of a box; width of one character
-_GAP, _ROW = 120, 66  # distance between columns; distance between boxes
+_HEIGHT = 44  # pixels: height of a box
+_NARROWEST, _LETTER = 168, 8.3  # pixels: minimum width of a box; width of one character
+_GAP, _ROW = 120, 66  # pixels: gap between columns; height of a row, which has one box per column
 _LEFT, _TOP = 28, 104
 _MOST_ARRANGED = 8  # with up to this many layers, all orders of columns are tried
 _TEXT, _VALUE = 25, 11  # maximum number of characters of all values in a box; of one value

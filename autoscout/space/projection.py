@@ -10,20 +10,20 @@ from kb.records import Value
 
 
 class Projection:
-    """Computes M(s) and X(s) on a diagram, in which structures with the same points share a state. An invalid structure
-    has no points."""
+    """Computes the valid points of structures on a diagram, in which structures with the same points share a state. An
+    invalid structure has no points."""
 
     def __init__(self, diagram: Diagram, coding: Coding, nearness: Nearness) -> None:
         self._diagram, self._coding, self._nearness = diagram, coding, nearness
         self._masks: dict[int, dict[str, tuple[Value, ...]]] = {}  # cache by state of the diagram
 
     def mask(self, s: Structure) -> dict[str, tuple[Value, ...]]:
-        """Returns M(s): the active dense knobs with their values in X(s), in the order of the domains."""
+        """Returns the active dense knobs of structure s, with their values in valid configurations (paper: M(s))."""
         state = self._state(s)
         return {} if state is None else self._mask(state)
 
     def nearest(self, s: Structure, x: Mapping[str, Value]) -> Point:
-        """Returns the point of X(s) nearest to x, knob by knob in steps of the domain. x need not have all knobs."""
+        """Returns the valid point of structure s nearest to x, in steps of each knob's domain. x may lack knobs."""
         state = self._state(s)
         if state is None:
             return {}

@@ -56,7 +56,7 @@ def violations(
 def by_itself(
     name: str, knobs: Mapping[str, Knob], rules: list[Rule], env: Mapping[str, Any], derived: Mapping[str, Expression]
 ) -> list[Violation]:
-    """Returns the rules that a knob's value breaks whatever values the other knobs have."""
+    """Returns the rules that a knob's value in `env` breaks regardless of all other knobs."""
     found: list[Violation] = []
     for rule in rules:
         if knobs.keys() & set(rule.holds.names) == {name}:

@@ -26,14 +26,14 @@ _MOST_CELLS, _MOST_EDGES = 50_000_000, 8_000_000
 
 
 class TooWide(Exception):
-    """A level has too many states."""
+    """A level of the diagram would have too many states or edges."""
 
 
 class Slot(msgspec.Struct, frozen=True):
     """A column of the states' contents: a knob's code, or the value of a subexpression as its index in `known`."""
 
     key: int | str  # the knob's index, or the text of the subexpression
-    radix: int
+    radix: int  # the column has values from −1 to radix − 2
     known: Known | None = None
 
 

@@ -66,8 +66,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
 
 def rearranged(c: Constraint, place: Mapping[str, int], whole: Collection[str]) -> Constraint:
     """Returns the constraint with operands of integer sums and products reordered by the level at which their knobs are
-    assigned (`place`), so that the determined operands always form a single subexpression. `whole`: names of
-    integers."""
+    assigned (`place`), so that the determined operands always form a single subexpression. `whole`: names whose values
+    are integers."""
     if c.rule is None:
         return c
     tree = _Rearranged(place, whole).visit(copy.deepcopy(c.rule.holds.tree))
@@ -189,7 +189,7 @@ class Columns:
         return holds, undefined
 
     def part(self, part: ConstraintPart, codes: Mapping[str, np.ndarray], n: int, known: Mapping[str, Known]) -> Known:
-        """Evaluates a subexpression."""
+        """Evaluates a subexpression for n rows, given the same columns as `test`."""
         assert part.tree is not None
         value, undefined = evaluate(part.tree, self._environment(codes), n, known)
         return Known(value if isinstance(value, np.ndarray) else np.full(n, value), undefined)

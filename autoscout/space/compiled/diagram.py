@@ -16,7 +16,7 @@ import numpy as np
 # an unfinished level: (knob, number of states, source by edge, code by edge, next state by edge)
 Raw = tuple[int, int, np.ndarray, np.ndarray, np.ndarray]
 
-FORBIDDEN = 2**61
+FORBIDDEN = 2**61  # cost of a code that must not be used
 _MOST_STEPS = 300_000  # edges of up to this many states are cached in dictionaries for traversal
 
 
@@ -117,7 +117,7 @@ class Diagram:
 
         yield from assign(start, state)
 
-    # ---- many --------------------------------------------------------------------------------------------
+    # ---- many configurations -----------------------------------------------------------------------------
 
     def sample(self, n: int, rng: np.random.Generator, start: int = 0, state: int = 0) -> np.ndarray:
         """Draws uniformly from the valid configurations below a state: codes (n, knobs), 0 for knobs before `start`."""
@@ -198,8 +198,8 @@ class Diagram:
     def nearest(self, cost: Mapping[int, np.ndarray], start: int = 0, state: int = 0) -> list[int] | None:
         """Returns the valid configuration below a state with the smallest total cost, as codes by knob index; None if
         all are forbidden. `cost`: knob index → int64 array by code + 1, in which `FORBIDDEN` excludes a code. Knobs
-        without an entry have cost 0. Of configurations with equal cost, the one with the lower code of the earlier knob
-        is returned. Costs are integers, so sums are exact."""
+        without an entry have cost 0. Of two configurations with equal cost, the one with the lower code of the first
+        knob in which they differ is returned. Costs are integers, so sums are exact."""
         best = np.zeros(1, dtype=np.int64)
         ways: list[np.ndarray] = []
         for level in reversed(self.levels[start:]):

@@ -19,7 +19,7 @@ from autoscout.space.compiled.packing import packed
 from autoscout.space.knob import Knob
 from kb.records import AutoscoutError
 
-_MOST_LISTED = 3_000_000
+_MOST_LISTED = 3_000_000  # a diagram with up to this many configurations is listed completely, not sampled
 _SAMPLE = 100_000  # number of configurations in the sample
 _DRAWS = 4_000_000  # maximum number of draws for the sample
 _BATCH = 200_000
@@ -48,7 +48,7 @@ def sampled(knobs: list[Knob], constraints: list[Constraint], columns: Columns) 
 
 
 def sampled_from(diagram: Diagram, left_out: list[Constraint], knobs: list[Knob], columns: Columns) -> Sampled:
-    """Returns the configurations of a diagram that satisfy the constraints omitted from it."""
+    """Returns the diagram's configurations (or a sample) that satisfy `left_out`, the constraints omitted from it."""
     if diagram.count <= _MOST_LISTED:
         codes = table_of(diagram, knobs, *structures_of(diagram, knobs))
         codes = codes[_valid(codes, left_out, knobs, columns)]

@@ -19,7 +19,7 @@ _MOST_CELLS = 120_000_000
 class Feasible:
     """The table of valid configurations. `codes`: (n, knobs) int16, with columns in the order of the knobs. A code is
     an index into the knob's `values`, or −1 if the knob is inactive. Rows are sorted by the sparse knobs first, so that
-    all points of a structure are contiguous."""
+    rows with the same structure (the same values of all sparse knobs) are contiguous."""
 
     def __init__(self, coding: Coding, codes: np.ndarray) -> None:
         self._coding = coding
@@ -140,8 +140,8 @@ def structures_of(diagram: Diagram, knobs: list[Knob]) -> tuple[np.ndarray, np.n
 
 
 def table_of(diagram: Diagram, knobs: list[Knob], structures: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """Returns all valid configurations. Each structure is combined with the points below its state; the points of a
-    state are listed only once."""
+    """Returns all valid configurations, by combining each structure with all valid dense codes below its `state`. These
+    are computed once per state, because structures can share a state."""
     sparse = [i for i, knob in enumerate(knobs) if knob.kind == "sparse"]
     dense = [i for i, knob in enumerate(knobs) if knob.kind == "dense"]
     below = diagram.below(diagram.sparse).astype(np.int64)

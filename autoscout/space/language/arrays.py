@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-_WIDEST = 2**62  # results of larger integers could exceed 64 bits, so Python's integers are used for them
+_WIDEST = 2**62  # sums of larger integers could overflow int64, so these are stored as Python integers
 
 
 def truth(x: Any) -> Any:
@@ -68,7 +68,7 @@ def is_float(x: Any) -> bool:
 
 
 def objects(x: Any) -> Any:
-    """`x` as an array of Python objects."""
+    """Returns `x` as an array of Python objects, in which None replaces NaN."""
     if not isinstance(x, np.ndarray) or x.dtype == object:
         return x if isinstance(x, np.ndarray) else np.array([x], dtype=object)
     out = np.empty(len(x), dtype=object)
@@ -81,7 +81,7 @@ def at(x: Any, where: np.ndarray) -> Any:
 
 
 def merged(n: int, parts: list[tuple[Any, Any]]) -> np.ndarray:
-    """Combines `parts`, (rows, values) with disjoint rows, to one (n,) array of a type that can hold all values."""
+    """Combines `parts`, pairs (rows, values), to one (n,) array that can hold all values. Later parts overwrite."""
     arrays = [v if isinstance(v, np.ndarray) else column([v]) for _, v in parts]
     types = {a.dtype for a in arrays}
     if len(types) > 1 and np.dtype(object) in types:
@@ -93,7 +93,7 @@ def merged(n: int, parts: list[tuple[Any, Any]]) -> np.ndarray:
 
 
 def too_wide(operation: Callable[[Any, Any], Any], a: Any, b: Any) -> bool:
-    """Whether the result of an integer operation may exceed 64 bits."""
+    """Whether numpy's result may be wrong: an integer may overflow 64 bits, or is too large for an exact double."""
     if is_float(a) or is_float(b) or isinstance(a, float) or isinstance(b, float):
         return any(isinstance(x, int) and abs(x) > 2**53 for x in (a, b))
     largest = [

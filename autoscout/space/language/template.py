@@ -39,7 +39,7 @@ def filled(
 
 
 def of_a_line(text: str) -> str:
-    """Returns the launch line with its braces escaped, so that they are not parsed as placeholders."""
+    """Escapes braces in a launch line, so that only the names in `_OF_A_LINE` are parsed as placeholders."""
     return PLACEHOLDER.sub(lambda m: m[0] if m["inner"] in _OF_A_LINE else f"{{{m[0]}}}", text)
 
 

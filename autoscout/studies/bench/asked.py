@@ -19,7 +19,7 @@ Options = Mapping[str, Any]  # the command's options, by name
 
 
 def of_table(path: Any, options: Options) -> tuple[list[Landscape], list[str]]:
-    """(landscapes of the table, remarks to print). Errors: AutoscoutError (exit 2)."""
+    """Returns (landscapes of the table, remarks to print). Errors: AutoscoutError (exit 2)."""
     names = {name: _names(options[name]) for name in ("knobs", "sparse", "dense", "group_by")}
     return landscapes_of_table(
         TableSource(
@@ -37,7 +37,7 @@ def of_table(path: Any, options: Options) -> tuple[list[Landscape], list[str]]:
 
 
 def of_job(job: Job, options: Options) -> tuple[list[Landscape], list[str]]:
-    """([landscape of the job's analytic model], remarks to print). Errors: AutoscoutError."""
+    """Returns ([landscape of the job's analytic model], no remarks). Errors: AutoscoutError."""
     return [landscape(job, options["simulators"])], []
 
 

@@ -27,7 +27,7 @@ class Closing:
             self._anchors.tell(self._again(self._anchors.reference), searched)
 
     def verdict(self, done: list[Measurement]) -> Configuration | None:
-        """The recommended configuration; None if none worked. `done`: the search's measurements, one per
+        """Returns the recommended configuration; None if none ran. `done`: the search's measurements, one per
         configuration."""
         if self._anchors is None:
             return None

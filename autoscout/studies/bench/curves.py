@@ -12,7 +12,7 @@ _FLOOR, _CEILING = 1e-3, 10.0  # regrets are clipped to this range
 _LABELS = {1e-3: "≤0.1 %", 1e-2: "1 %", 0.1: "10 %", 1.0: "100 %", 10.0: "≥1000 %"}
 _MOST_PANELS = 9
 
-# strategy → (3, budget) quartiles of the regret after each evaluation; NaN: nothing ran yet
+# strategy → quartiles of the regret after each evaluation, (3, budget); NaN while no configuration has run
 Curves = dict[str, np.ndarray]
 
 
@@ -26,7 +26,7 @@ def curves(runs: Sequence[BenchRun], budget: int) -> Curves:
 
 
 def _regrets(run: BenchRun, budget: int) -> np.ndarray:
-    """(budget,) regret after each evaluation; inf until something ran."""
+    """Returns the regret after each evaluation, (budget,); infinity while no configuration has run."""
     regrets = np.full(budget, np.inf)
     for at, value in run.curve:
         regrets[int(at) - 1 :] = abs(value - run.optimum) / run.optimum
@@ -42,7 +42,7 @@ def panels(runs: Sequence[BenchRun], budget: int) -> dict[str, Curves]:
 
 
 def _depth(regret: float) -> float:
-    """Position of a regret below the top of the plot, as a share of its height."""
+    """Returns how far below the top of the plot a regret is drawn, as a share of the plot's height."""
     return 1 - np.log(min(max(regret, _FLOOR), _CEILING) / _FLOOR) / np.log(_CEILING / _FLOOR)
 
 
@@ -51,8 +51,8 @@ def _ticks(budget: int) -> list[int]:
 
 
 def text(drawn: Curves, budget: int, width: int = 64, height: int = 12) -> str:
-    """The curves as a text plot: one letter per strategy; where curves overlap, the letter of the first strategy is
-    shown."""
+    """Returns the curves as a text plot with one letter per strategy. Where curves overlap, the letter of the first
+    strategy is shown."""
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     places = np.unique(np.geomspace(1, budget, width).round().astype(int))
     grid = [[" "] * len(places) for _ in range(height)]

@@ -1,7 +1,7 @@
-"""A landscape of whole-cluster designs: the outcome of a design is predicted by the detailed model (chunk by chunk);
-the simulator `closed` is the model's closed form.
+"""A landscape of whole-cluster designs. The outcome of a design is the prediction of the detailed model (chunk by
+chunk). The simulator `closed` is the closed form of this model.
 
-If there are too many designs to enumerate, the landscape has 20,000 uniform random valid ones and the reference.
+If there are too many designs to enumerate, the landscape has 20,000 uniformly random valid designs and the reference.
 Strategies get a single metric: a design that breaks a constraint fails, and further objectives are ignored."""
 
 from collections.abc import Sequence

@@ -19,7 +19,7 @@ _FEWEST = 2  # least number of measured iterations
 
 
 def device_seconds(job: Job, columns: Columns, step: np.ndarray) -> np.ndarray:
-    """(n,) device-seconds. `step`: (n,) seconds of an iteration, NaN where it fails; not used for a server."""
+    """Returns the device-seconds of each experiment, (n,). `step`: seconds per iteration, (n,), NaN for a failure."""
     tp, pp, dp = (
         np.nan_to_num(np.asarray(columns.get(name, 1.0), dtype=float), nan=1.0) for name in ("tp", "pp", "dp")
     )

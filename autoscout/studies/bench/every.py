@@ -127,8 +127,8 @@ def fingerprint(landscape: Landscape, settings: BenchSettings, others: Sequence[
 
 
 def _some_peaks(landscape: Landscape) -> list[list[float]]:
-    """Peak memory of a few rows that ran, (ranks,) GiB each, for the hash. They are part of it because strategies get
-    these peaks, which depend on the memory model."""
+    """Returns the peak memory of a few rows that run, in GiB per rank. It is part of the fingerprint because strategies
+    get these peaks, which depend on the memory model."""
     if landscape.peaks is None:
         return []
     ran = np.flatnonzero(~np.isnan(landscape.truth))
@@ -189,7 +189,7 @@ def _cores() -> int:
 
 def _begin(parent: int) -> None:
     """Initializes a worker process: limits numeric libraries to one thread, because there is a process per core; leaves
-    Ctrl-C to the parent; and ends when the parent ends, even if that is killed."""
+    Ctrl-C to the parent; and ends when the parent ends, even if the parent is killed."""
     import signal
 
     from threadpoolctl import threadpool_limits

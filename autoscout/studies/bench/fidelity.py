@@ -20,7 +20,7 @@ Real = Callable[[list[Configuration]], list[Measurement]]  # runs experiments; f
 class SimulatedFirst:
     def __init__(self, landscape: Landscape, hyper: Hyper) -> None:
         self.landscape, self.hyper = landscape, hyper
-        with np.errstate(invalid="ignore"):  # inf − inf gives NaN, no prediction
+        with np.errstate(invalid="ignore"):  # inf − inf gives NaN, which means no prediction
             # NaN if any simulator has no prediction
             self.predicted = np.mean(list(landscape.simulators.values()), axis=0)
         self.on = bool(landscape.simulators)
@@ -29,7 +29,7 @@ class SimulatedFirst:
         self._best, self._stale, self._step = float("inf"), 0, 0
 
     def answer(self, batch: list[Configuration], measure: Real) -> tuple[list[Measurement], bool]:
-        """(measurements in the requested order, whether all further configurations will be real experiments)."""
+        """Returns (measurements in the requested order, whether all later configurations will be real experiments)."""
         self._step += 1
         answers = {c.id: self._simulate(c) for c in batch if c.id not in self._real}
         unanswered = [c for c in batch if answers.get(c.id) is None and c.id not in self._real]
@@ -54,8 +54,8 @@ class SimulatedFirst:
         return value if self.landscape.goal == "min" else 1 / value
 
     def _simulate(self, configuration: Configuration) -> Measurement | None:
-        """The prediction as a measurement; None if an experiment is needed. This is so for the first configuration,
-        with which all other ones are compared, and for configurations that a simulator cannot predict."""
+        """Returns the prediction as a measurement; None if a real experiment is needed: for the first configuration,
+        with which all others are compared, and for configurations that a simulator cannot predict."""
         row = self.landscape.space.feasible.index(configuration)
         if row is None or not self._real or np.isnan(self.predicted[row]):
             return None

@@ -15,7 +15,7 @@ from autoscout.studies.bench.landscape import Landscape
 from kb.records import AutoscoutError
 
 KINDS = ("good", "random", "worst", "failing")
-_COUNT, _RIGHT = 6, 3  # number of proposals; of kind `good`, one in _RIGHT is near the best
+_COUNT, _RIGHT = 6, 3  # number of proposals; one in _RIGHT proposals of kind `good` is near the best
 _REGION = 0.1  # largest relative excess over the best cost that counts as near the best
 _WORST, _LEAST = 0.01, 6  # share of the configurations that count as the worst; minimum number of rows to choose from
 _NEAR = 50  # number of neighbours of the best configuration to choose from

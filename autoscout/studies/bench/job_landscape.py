@@ -56,7 +56,7 @@ PAIRS, OWN, MEMORY_QUIRK = 0.03, 0.005, 0.01
 _BIAS = {"compute": 0.2, "dp": 0.2, "tp": 3.0, "bubble": 3.0, "host": 3.0, "pp": 5.0}
 _BIAS |= {"attention": 0.2, "communication": 3.0}  # components of a decode step
 _MEMORY_BIAS = {"biased": 0.08}  # error of log memory
-_SURE = 1.28  # in standard deviations: 90 % probability
+_SURE = 1.28  # z-score of 90 %: simulators predict a failure if it is at least this probable
 _LINEAR_ROWS = 200
 SIMULATORS = ("good", "biased", "linear")
 
@@ -120,8 +120,8 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
 
 
 def _training(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray, np.ndarray]:
-    """(predicted metric, (n,) log(needed / available memory), (n,) log(needed memory / the job's bounds on it)). Above
-    0, a configuration does not run (second array) or breaks a bound (third array)."""
+    """Returns, for n rows, (predicted metric, log(needed / available memory), log(needed memory / the job's bound on
+    it)). A configuration does not run if the second is above 0, and breaks the bound if the third is."""
     if job.objective.metric not in ("step_time_s", "tokens_per_s"):
         raise AutoscoutError(f"{job.name}: the analytic model knows step_time_s and tokens_per_s only", 2)
     device = job.cluster.nodes[0].device
@@ -158,7 +158,7 @@ def _beyond_memory(memory: Memory, columns: Columns) -> np.ndarray:
 
 
 def _wrong(simulator: str, space: Space, predicted: Prediction) -> np.ndarray:
-    """(n,) predictions of a simulator with wrong constants: each component of the time is scaled by a factor."""
+    """Returns the predictions, (n,), of a simulator with wrong constants: scales each component of the time."""
     rng = np.random.default_rng(7)  # equal factors for all jobs
     factors = {name: 1.25 ** rng.uniform(-1, 1) for name in sorted(predicted.parts)}
     if simulator == "biased":
@@ -178,7 +178,7 @@ def _linear(land: Landscape, columns: Columns) -> np.ndarray:
 
 
 def _quirk(space: Space) -> np.ndarray:
-    """(n,) log quirks. The effect of a pair of knobs depends only on their values, so it is equal in all spaces."""
+    """Returns the log of each row's quirk, (n,). The effect of two knobs' values is the same in all spaces."""
     codes = space.feasible.codes
     effects = np.zeros(len(codes))
     pairs = list(itertools.combinations(range(codes.shape[1]), 2))
@@ -189,13 +189,13 @@ def _quirk(space: Space) -> np.ndarray:
 
 
 def _pair_effects(a: Knob, b: Knob) -> np.ndarray:
-    """(values of a + 1, values of b + 1) standard normal effects; the last row and column are for inactive knobs."""
+    """Returns standard normal effects by code of a and code of b; the last row and column are for inactive knobs."""
     seeds = [[_hash(f"{a.name}={v!r}×{b.name}={w!r}") for w in (*b.values, None)] for v in (*a.values, None)]
     return np.array([[np.random.default_rng(seed).standard_normal() for seed in row] for row in seeds])
 
 
 def _uniform(space: Space, salt: str) -> np.ndarray:
-    """(n,) pseudo-random numbers in (0, 1) that depend only on the configuration, so they are equal in all spaces."""
+    """Returns a pseudo-random number in (0, 1) per row, which depends only on the configuration and `salt`."""
     mixed = np.full(len(space.feasible), _hash(salt), dtype=np.uint64)
     for j, knob in enumerate(space.knobs):
         by_code = np.array([*(_hash(f"{knob.name}={v!r}") for v in knob.values), 0], dtype=np.uint64)
@@ -217,7 +217,7 @@ def _hash(text: str) -> int:
 
 
 def ranks_gib(attributes: Mapping[str, Any], configuration: Configuration) -> list[float]:
-    """Peak GiB of each rank, in the order of ranks (pipeline stage by pipeline stage)."""
+    """Returns the peak GiB of each rank, in the order of ranks (pipeline stage by pipeline stage)."""
     columns = {name: value for name, value in attributes.items() if name != "degrees"} | configuration.knobs
     pp = int(configuration.knobs.get("pp", 1))
     x, at = complete(columns), np.arange(pp)

@@ -25,7 +25,7 @@ def column(table: Table, name: str, option: str) -> int:
 
 
 def knobs_of(table: Table, metric: str, taken: Iterable[str]) -> tuple[list[str], list[str]]:
-    """(columns that are knobs, reasons why the remaining columns are not knobs, as text).
+    """Returns (columns that are knobs, reasons why the remaining columns are not knobs, as text).
 
     `taken`: columns with another role. Excluded are constants, columns named like a measurement, columns with distinct
     values in more than half of all rows (measurements and identifiers), and columns that rank rows as the metric does,
@@ -74,9 +74,9 @@ def _distinct(table: Table, names: list[str]) -> int:
 def kinds_of(
     table: Table, knobs: list[str], sparse: list[str] | None, dense: list[str] | None
 ) -> tuple[list[str], list[str]]:
-    """(sparse knobs, dense knobs), that is, knobs that choose a structure and knobs that are tuned within it. Knobs
-    that the user assigned to neither are dense if they are numbers with three or more values, else sparse. Errors:
-    AutoscoutError (exit 2) for a name that is not a knob, or that is in both lists."""
+    """Returns (sparse knobs, dense knobs). If the user gives one of the lists, all other knobs are of the other kind.
+    If the user gives neither, knobs are dense if they are numbers with three or more values, else sparse. Errors:
+    AutoscoutError (exit 2) for a name that is not a knob, or if two given lists overlap or omit a knob."""
     for option, names in (("--sparse", sparse), ("--dense", dense)):
         for name in names or []:
             if name not in knobs:
@@ -99,7 +99,7 @@ def _is_ordered(table: Table, name: str) -> bool:
 
 
 def numbers(values: list) -> np.ndarray:
-    """(n,) floats; NaN where a value is not a number."""
+    """Returns the values as floats, (n,); NaN for a value that is not a number."""
     return np.array([_number(v) for v in values], dtype=float)
 
 

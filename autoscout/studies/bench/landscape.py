@@ -17,7 +17,7 @@ _PEAK_NOISE = 0.005  # standard deviation of the log of reported peak memory
 
 
 class Landscape(msgspec.Struct, kw_only=True, dict=True):
-    """Rows are in the order of `space.feasible`. `truth`: (n,) noise-free metric, NaN where the experiment fails.
+    """Arrays are in the order of `space.feasible`. `truth`: (n,) noise-free metric, NaN where the experiment fails.
     `status`: (n,) how the experiment ends. `cost`: (n,) device-seconds of the experiment; None: unknown. `simulators`:
     name → (n,) predictions, which cost nothing. `peaks`: returns the (ranks,) peak GiB of a row that ran, which
     strategies get as from a real run; None: unknown. `broke`: (n,) metric of rows that run but break a constraint
@@ -46,8 +46,8 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         assert len(self.sorted_codes[0]) == len(self.truth)
 
     def shuffled(self, seed: int = 0) -> "Landscape":
-        """A copy with all outcomes permuted among the configurations. A strategy that still finds good ones sooner than
-        by chance exploits the shape of the space, not the effects of knobs. Predictions are not permuted."""
+        """Returns a copy with all outcomes permuted among the configurations. A strategy that still finds good outcomes
+        sooner than by chance exploits the shape of the space, not the effects of knobs. Predictions stay in place."""
         dealt = np.random.default_rng(seed).permutation(len(self.truth))
         peaks = self.peaks
         return msgspec.structs.replace(
@@ -74,7 +74,7 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         return a < b if self.goal == "min" else a > b
 
     def rows(self, codes: np.ndarray) -> np.ndarray:
-        """(k,) row indices in `space.feasible` of the codes (k, knobs)."""
+        """Returns the row indices in `space.feasible`, (k,), of rows of codes (k, knobs)."""
         if codes is self.space.feasible.codes:
             return np.arange(len(codes))
         keys, order = self.sorted_codes
@@ -127,6 +127,6 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
 
 
 def _keys(codes: np.ndarray) -> np.ndarray:
-    """(n,) opaque keys of rows of codes (n, knobs), for sorting and searching."""
+    """Returns one opaque key per row of codes, for sorting and searching."""
     codes = np.ascontiguousarray(codes, dtype=np.int16)
     return codes.view(np.dtype((np.void, codes.itemsize * codes.shape[1]))).ravel()

@@ -46,8 +46,7 @@ _SERVING_FIXED: dict[str, Value] = {"quantization": "none", "spec": "none", "kv_
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Strategies to compare on one landscape. The landscape is the one of `job` with the knobs of a `scope`, with or
-    without simulators."""
+    """Strategies to compare on the landscape of `job`, restricted to the knobs of `scope`; `simulator`: "" for none."""
 
     figure: str
     job: str
@@ -100,7 +99,7 @@ def evaluate(
     figures: Sequence[str] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Results:
-    """Executes the runs of all or some figures; runs that several figures need are executed once."""
+    """Executes the runs of the given figures (default: all). Runs that several figures need are executed once."""
     wanted = [c for c in comparisons() if not figures or c.figure.removeprefix("Figure ") in figures]
     strategies: dict[str, dict[str, None]] = {}
     landscapes: dict[str, Landscape] = {}

@@ -31,7 +31,7 @@ _FAST = 0.1  # configurations with a regret below this count as fast
 
 class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a run. `budget`: number of evaluations. `target`: regret at which a run counts as solved; 0.01:
-    within 1 % of the optimum. `noise`: standard deviation of the log costs that a strategy gets."""
+    within 1 % of the optimum. `noise`: standard deviation of the noise on the log of measured costs."""
 
     budget: int = 200
     target: float = 0.01
@@ -76,9 +76,9 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
 def run(
     landscape: Landscape, name: str, seed: int, settings: BenchSettings, past: Sequence[Past] = ()
 ) -> tuple[BenchRun, list[tuple[Configuration, float | None]]]:
-    """(scored run; the pairs (configuration, cost) that the strategy got, with cost None for a failure). A later run
-    may get the pairs as results of a past job."""
-    landscape.prepare()  # so that the strategy's time excludes it
+    """Returns first the scored run; second the (configuration, cost) pairs that the strategy got, with cost
+    None for a failure. A later run may get these pairs as results of a past job."""
+    landscape.prepare()  # so that the strategy's measured time does not include this
     begun = time.process_time()
     chosen = _strategy(landscape, name, seed, settings, past)
     batch = chosen.ask()
@@ -172,7 +172,7 @@ class _Record:
         return measurements
 
     def again(self, configuration: Configuration) -> Measurement:
-        """A repeated measurement, with noise of its own."""
+        """Returns a repeated measurement with fresh noise."""
         row = self.landscape.space.feasible.index(configuration)
         assert row is not None
         self.times[row] = self.times.get(row, 0) + 1

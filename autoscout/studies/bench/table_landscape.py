@@ -35,11 +35,11 @@ class TableSource(msgspec.Struct, frozen=True, kw_only=True):
     status: str | None = None
     cost: str | None = None
     simulators: list[str] = []
-    dummies: int = 0  # number of added knobs with values on and off that have no effect
+    dummies: int = 0  # number of knobs to add that have the values 0 and 1 but no effect
 
 
 def landscapes_of_table(source: TableSource) -> tuple[list[Landscape], list[str]]:
-    """(landscapes, remarks on assumptions). Errors: AutoscoutError (exit 2; 3 if nothing ran)."""
+    """Returns (landscapes, remarks on assumptions). Errors: AutoscoutError (exit 2; 3 if nothing ran)."""
     table = read_table(source.path, source.where)
     if not table.rows:
         condition = f" for which {source.where}" if source.where else ""
@@ -95,7 +95,7 @@ def _knobs(source: TableSource, table: Table, notes: list[str]) -> list[str]:
 def _landscape(
     name: str, source: TableSource, table: Table, sparse: list[str], dense: list[str], group: dict[str, Value]
 ) -> tuple[Landscape | None, list[str]]:
-    """(landscape of one group of rows, or None if no row ran; remarks to print)."""
+    """Returns first the landscape of one group of rows (None if no row ran); second the remarks to print."""
     acting = _acting(table, [*sparse, *dense])
     sparse, dense = [k for k in sparse if k in acting], [k for k in dense if k in acting]
     merged, remarks = _merge(source, table, acting)
@@ -132,8 +132,8 @@ class _Merged(msgspec.Struct):
 
 
 def _merge(source: TableSource, table: Table, knobs: list[str]) -> tuple[dict[Any, _Merged], list[str]]:
-    """(configurations by the values of their knobs, remarks). Rows with equal knobs are merged into the median of the
-    rows that ran, or into a failure if most rows failed."""
+    """Returns (configurations by the values of their knobs, remarks). Rows with equal knobs are merged into the median
+    of the rows that ran, or into a failure if most rows failed."""
     places = {name: table.columns.index(name) for name in knobs}
     by_knobs: dict[Any, list[tuple[Any, ...]]] = {}
     for row in table.rows:
@@ -231,7 +231,7 @@ def _value(cell: Any) -> Value | None:
 
 def _plain(cell: Any) -> Value:
     try:
-        return float(cell)  # Decimal
+        return float(cell)  # for example a Decimal
     except (TypeError, ValueError):
         return str(cell)
 

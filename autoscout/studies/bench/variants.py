@@ -14,7 +14,7 @@ from kb.records import AutoscoutError
 
 
 def variant(name: str) -> tuple[str, Any]:
-    """(strategy, its hyper-parameters or None). Errors: AutoscoutError (exit 2) that suggests the nearest name."""
+    """Returns (strategy, its hyper-parameters or None). Errors: AutoscoutError (exit 2) with the nearest name."""
     plain, *changes = name.partition("@")[0].split(":")
     if hinted(name) and not kind_of(plain).listens:
         raise AutoscoutError(f"{name}: {plain} has no arm for proposals", 2)
@@ -37,8 +37,8 @@ def variant(name: str) -> tuple[str, Any]:
 
 
 def usable(names: Sequence[str], landscapes: Sequence[Landscape]) -> tuple[list[str], dict[str, str]]:
-    """(strategies that can run on these landscapes; name of any other strategy → reason). Errors: AutoscoutError (exit
-    2) if none can."""
+    """Returns first the strategies that can run on these landscapes; second the reason for each other strategy, by
+    name. Errors: AutoscoutError (exit 2) if no strategy can run."""
     left_out: dict[str, str] = {}
     for name in names:
         plain, _ = variant(name)

@@ -1,4 +1,4 @@
-"""Ant colony optimization like COSMIC's agent of that name (DeepSwarm in ArchGym).
+"""Ant colony optimization, like the ant colony agent of COSMIC (DeepSwarm in ArchGym).
 
 An ant visits the knobs in order and chooses each value with a probability proportional to its pheromone, among the
 values that still lead to a valid configuration; with probability `greediness` it chooses the value with the most
@@ -18,7 +18,7 @@ _START = 0.1
 
 
 def ants(pool: Pool, rng: np.random.Generator) -> Search:
-    trails = [np.full(levels + 1, _START) for levels in pool.levels]  # last entry: inactive
+    trails = [np.full(levels + 1, _START) for levels in pool.levels]  # pheromone by code; last entry: inactive
     reference = pool.known[pool.default]
     while True:
         for _ in range(_COLONY):

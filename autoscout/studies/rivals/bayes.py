@@ -1,4 +1,4 @@
-"""Bayesian optimization like COSMIC's agent of that name (scikit-optimize's gp_minimize in ArchGym).
+"""Bayesian optimization, like the Bayesian agent of COSMIC (scikit-optimize's gp_minimize in ArchGym).
 
 It starts with ten random points. Then a Gaussian process (Matérn 5/2, a length scale per knob) is combined with a
 portfolio of acquisitions (GP-Hedge, Hoffman et al. 2011): expected improvement, lower confidence bound and probability

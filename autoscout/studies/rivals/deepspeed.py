@@ -39,13 +39,13 @@ def deepspeed(pool: Pool, rng: np.random.Generator, stop: bool = False) -> Searc
 
 
 def _performances(pool: Pool) -> tuple[np.ndarray, np.ndarray]:
-    """(measured rows; performance of each row, where higher is better and failures have 0)."""
+    """Returns first the measured rows; second the performance of each (higher is better, 0 for a failure)."""
     return np.array(list(pool.known)), np.array([0.0 if c is None else 1.0 / c for c in pool.known.values()])
 
 
 def _rank(x: np.ndarray, performance: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """(k,) scores s of `at` (k, d) by trees boosted on the pairwise logistic loss of (x, performance): log(1 + exp(sⱼ −
-    sᵢ)) for every pair with i better than j. The value of a leaf is Σg / Σh, like XGBoost's with λ = 0."""
+    """Returns scores s of the rows `at` (k, d), by boosted trees with a pairwise logistic loss on (x, performance):
+    log(1 + exp(sⱼ − sᵢ)) for each pair with i better than j. A leaf has the value Σg / Σh, as in XGBoost with λ = 0."""
     from sklearn.tree import DecisionTreeRegressor
 
     scores, predicted = np.zeros(len(x)), np.zeros(len(at))

@@ -1,10 +1,10 @@
 """DeepSpeed autotuning's `model_based` tuner with XGBoost and DeepSpeed's parameters (tuner/cost_model.py).
 (deepspeed.py is the same with scikit-learn's trees, and uses the whole budget.)
 
-After two random trials, it tries the best configuration by the ranking model, which is refitted after every trial; a
-fifth of the trials is random. The search ends by the rule of deepspeed_grid.py. Unlike the original, it really runs the
-first two trials, codes names by their index and inactive knobs by their `off` value, and minimizes the cost for every
-metric."""
+After two random trials, it tries the configuration that the ranking model ranks first. The model is refitted after
+every trial; a fifth of the trials is random. The search ends by the rule of deepspeed_grid.py. Unlike the original, it
+really runs the first two trials, codes names by their index and inactive knobs by their `off` value, and minimizes the
+cost for every metric."""
 
 from collections.abc import Iterator
 
@@ -43,7 +43,7 @@ def _rows(pool: Pool, rng: np.random.Generator) -> Iterator[int]:
 
 
 def ranked(pool: Pool, candidates: np.ndarray) -> np.ndarray:
-    """(k,) scores of the candidates, higher is better, learned from the measured rows. Failed runs perform 0."""
+    """Returns scores of the candidates, (k,), learned from the measured rows. Higher is better; failed runs have 0."""
     import xgboost  # type: ignore[import-not-found]
 
     rows = np.array(list(pool.known))

@@ -1,11 +1,11 @@
 """The whole procedure of DeepSpeed's autotuner: for each ZeRO stage, first the micro batch, then all other settings.
 
 According to its source (autotuning/autotuner.py), it starts with the stage that shards least. It tries the smallest
-micro batch, then the largest. If that fails, a binary search finds the largest that runs, and ends early if a larger
-one gains less than 5 %. At most three more sizes in the upper half are tried. (The original also tries smaller ones as
-long as each gains 5 %, which is omitted here.) Then `gridsearch` tries the other settings at these sizes, unless the
-mode is "fast" or the stage's best is no better than the previous stage's. A stage that runs no larger micro batch than
-the previous one ends the search.
+micro batch, then the largest. If that fails, a binary search finds the largest size that runs, and ends early if a
+larger size gains less than 5 %. At most three more sizes are tried, from half of the largest size up. (The original
+also tries smaller sizes as long as each gains 5 %, which is omitted here.) Then `gridsearch` tries the other settings
+at these sizes, unless the mode is "fast" or the stage's best is no better than the previous stage's. A stage whose
+largest micro batch is smaller than the previous stage's ends the search.
 
 Only micro batch sizes in the space are tried. With a fixed global batch, these are its divisors. The metric is 1 /
 cost."""
@@ -18,7 +18,7 @@ from autoscout.search.sequential import Pool, Search, rival
 from autoscout.studies.rivals.deepspeed_grid import until_no_gain
 
 GAIN = 0.05  # relative gains below this count as none
-KEPT = 3  # micro batches kept in addition to the largest
+KEPT = 3  # maximum number of micro batch sizes that are tried in addition to the largest
 _MICRO = ("mbs", "micro_batch", "train_micro_batch_size_per_gpu")
 _STAGE = ("stage", "zero", "zero_stage")
 
@@ -61,7 +61,8 @@ def staged(pool: Pool, rng: np.random.Generator, fast: bool = False) -> Search:
 
 
 def runs_and_pays(sizes: Sequence[int]) -> Trial:
-    """Returns (smallest, largest) micro batch that runs, up to the plateau (see GAIN); (0, 0) if the smallest fails."""
+    """Returns (smallest, largest micro batch that runs); (0, 0) if the smallest fails. The search for the largest ends
+    early when a larger size gains less than GAIN."""
     least = yield sizes[0]
     if least is None:
         return 0, 0
@@ -82,15 +83,14 @@ def runs_and_pays(sizes: Sequence[int]) -> Trial:
 
 
 def worth_more(sizes: Sequence[int], most: int, count: int = KEPT) -> list[int]:
-    """The sizes to try further: `most` (the largest), and up to `count` sizes in the upper half, at a constant
-    stride."""
+    """Returns the sizes to try: up to `count` sizes from half of `most` up, at a constant stride, and `most` itself."""
     upper = [size for size in sizes if most // 2 <= size < most]
     stride = max(-(-len(upper) // count), 1)
     return [*upper[::stride], *([most] if most else [])]
 
 
 def _plainest(pool: Pool, rows: np.ndarray, micro: int) -> dict[int, int]:
-    """Micro batch size → the row with this size that is otherwise nearest to the default."""
+    """Returns, for each micro batch size, the row with this size that is otherwise nearest to the default."""
     far = pool.distance(pool.codes[pool.default])[rows]
     values, codes = pool.space.knobs[micro].values, pool.codes[rows, micro]
     return {int(values[c]): int(rows[codes == c][np.argmin(far[codes == c])]) for c in np.unique(codes) if c >= 0}

@@ -33,15 +33,15 @@ class Refitted:
         return refit
 
     def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """((k,) mean, (k,) standard deviation) of the noise-free function at x (k, d)."""
+        """Returns (mean, standard deviation), each (k,), of the noise-free function at x (k, d)."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on negative variances by rounding
+            warnings.simplefilter("ignore")  # hides warnings about negative variances, which rounding causes
             mean, sd = self.model.predict(x, return_std=True)
         return mean, np.maximum(sd, 1e-12)
 
 
 def expected_improvement(mean: np.ndarray, sd: np.ndarray, best: float) -> np.ndarray:
-    """(k,) E[max(best − f, 0)] for f ~ N(mean, sd²)."""
+    """Returns E[max(best − f, 0)] for f ~ N(mean, sd²), elementwise."""
     from scipy.stats import norm
 
     z = (best - mean) / sd
@@ -49,5 +49,5 @@ def expected_improvement(mean: np.ndarray, sd: np.ndarray, best: float) -> np.nd
 
 
 def most_promising(mean: np.ndarray, sd: np.ndarray, best: float) -> int:
-    """Index of the largest expected improvement, or, if all underflow to 0, of the largest (best − mean) / sd."""
+    """Returns the index of the largest expected improvement; if all underflow to 0, that of (best − mean) / sd."""
     return int(np.lexsort(((best - mean) / sd, expected_improvement(mean, sd, best)))[-1])

@@ -57,7 +57,7 @@ class MapGP:
         return refit
 
     def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """((k,) mean, (k,) standard deviation) of the noise-free function at x (k, D)."""
+        """Returns (mean, standard deviation), each (k,), of the noise-free function at x (k, D)."""
         across = matern(_apart(self._scaled(x), self._scaled(self._x)))
         left = 1 - (solve_triangular(self._low, across.T, lower=True) ** 2).sum(axis=0)
         mean = self._middle + self._unit * (across @ self._alpha)
@@ -75,7 +75,7 @@ def _apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _loss(
     theta: np.ndarray, apart: np.ndarray, z: np.ndarray, middle: np.ndarray, width: np.ndarray
 ) -> tuple[float, np.ndarray]:
-    """(−log p(z, θ) up to a constant, its gradient (D + 1,))."""
+    """Returns (−log p(z, θ) up to a constant, its gradient (D + 1,))."""
     scales = np.exp(-2 * theta[:-1])
     r = np.sqrt(apart @ scales)
     noise = np.exp(2 * theta[-1])

@@ -1,4 +1,4 @@
-"""A genetic algorithm like COSMIC's agent of that name (scikit-opt's GA in ArchGym).
+"""A genetic algorithm, like the genetic agent of COSMIC (scikit-opt's GA in ArchGym).
 
 It uses tournament selection of three, uniform crossover and mutation of one knob in ten; the best two survive. A child
 is replaced by the nearest valid configuration. Population and rates are scaled to budgets of hundreds; with

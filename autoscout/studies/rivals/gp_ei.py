@@ -43,7 +43,7 @@ def gp_pool(pool: Pool, rng: np.random.Generator) -> Search:
 
 
 def _order(pool: Pool, table: np.ndarray, model: MapGP, least: float, rows: np.ndarray) -> np.ndarray:
-    """Positions in `rows`, by decreasing acquisition value."""
+    """Returns the positions in `rows`, by decreasing acquisition value."""
     blocks = [model.predict(table[rows[start : start + _AT_ONCE]]) for start in range(0, len(rows), _AT_ONCE)]
     mean, sd = (np.concatenate(part) for part in zip(*blocks, strict=True))
     promise = expected_improvement(mean, sd, least) * _runs(pool, table, rows)
@@ -51,7 +51,7 @@ def _order(pool: Pool, table: np.ndarray, model: MapGP, least: float, rows: np.n
 
 
 def _runs(pool: Pool, table: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """(k,) probability that the rows `at` run; 1 while nothing failed."""
+    """Returns the probability that each of the rows `at` runs; 1 if no measured row failed."""
     from sklearn.linear_model import LogisticRegression
 
     rows = np.array(list(pool.known))
@@ -59,12 +59,12 @@ def _runs(pool: Pool, table: np.ndarray, at: np.ndarray) -> np.ndarray:
     if ok.all():
         return np.ones(len(at))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # on lack of convergence
+        warnings.simplefilter("ignore")  # hides warnings about lack of convergence
         return LogisticRegression(C=10.0, max_iter=200).fit(table[rows], ok).predict_proba(table[at])[:, 1]
 
 
 def features(pool: Pool) -> np.ndarray:
-    """(n, features) of all rows, scaled to [0, 1], without constant columns."""
+    """Returns the features of all rows, (n, features), scaled to [0, 1], without constant columns."""
     columns = []
     for j, knob in enumerate(pool.space.knobs):
         codes = pool.codes[:, j]

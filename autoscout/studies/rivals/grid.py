@@ -1,12 +1,12 @@
 """DeepSpeed autotuning's staged grid: for each stage, first the micro batch, then all other settings in order.
 
 According to its source, ZeRO stages are tried from the least to the most memory-saving one. In a stage, the micro batch
-grows from its smallest value to a plateau (gains below 5 %). A grid over the other settings follows at the best three
-values ("fast mode" omits it). The original ends at a stage that is not better than the previous one; in comparisons,
-this strategy tries all stages, and then the remaining configurations, until the budget ends.
+grows from its smallest value to a plateau (gains below 5 %). A grid over the other settings follows at its best three
+values ("fast mode" omits the grid). The original ends at a stage that is not better than the previous one; in
+comparisons, this strategy tries all stages, and then the remaining configurations, until the budget ends.
 
 On AutoScout's spaces, a stage is a degree of model parallelism (tp · pp), or without these knobs a value of the first
-sparse knob (or else of the first knob). The micro batch is the knob of that name, or else the first dense one."""
+sparse knob (or else of the first knob). The micro batch is a knob named in `_MICRO_BATCH`, or the first dense knob."""
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def grid(pool: Pool, rng: np.random.Generator, fast: bool = False) -> Search:
 
 
 def _stages(pool: Pool) -> np.ndarray:
-    """(n,) stage of each row; stages are tried in ascending order."""
+    """Returns the stage of each row, (n,). Stages are tried in ascending order."""
     columns = pool.space.feasible.columns()
     if "tp" in columns and "pp" in columns:
         return np.nan_to_num(columns["tp"], nan=1) * np.nan_to_num(columns["pp"], nan=1)

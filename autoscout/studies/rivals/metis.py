@@ -22,7 +22,7 @@ def metis(pool: Pool, rng: np.random.Generator) -> Search:
 
 
 def _plans(pool: Pool) -> np.ndarray:
-    """Row indices, one per plan: the row with the plan's values that is nearest to the default."""
+    """Returns one row index per plan: of the rows with the plan's values, the one nearest to the default."""
     knobs = pool.space.knobs
     columns = [j for j, knob in enumerate(knobs) if _planned(knob)]
     columns = columns or [j for j, knob in enumerate(knobs) if knob.kind == "sparse"] or list(range(len(knobs)))
@@ -32,7 +32,7 @@ def _plans(pool: Pool) -> np.ndarray:
 
 
 def _planned(knob: Knob) -> bool:
-    devices = knob.layer == "devices" and knob.kind == "sparse"  # device counts
+    devices = knob.layer == "devices" and knob.kind == "sparse"  # the number of devices of one kind
     return knob.name in _PLAN or devices or knob.sets == "pipeline_model_parallel_layout"
 
 

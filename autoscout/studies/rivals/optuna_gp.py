@@ -16,7 +16,7 @@ def optuna_gp(pool: Pool, rng: np.random.Generator) -> Search:
     import optuna  # type: ignore[import-not-found]
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # on experimental features
+        warnings.simplefilter("ignore")  # hides warnings about experimental features
         sampler = optuna.samplers.GPSampler(
             seed=int(rng.integers(2**31)), deterministic_objective=False, constraints_func=broken
         )

@@ -22,7 +22,7 @@ def optuna_tpe(pool: Pool, rng: np.random.Generator) -> Search:
     import optuna  # type: ignore[import-not-found]
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # on experimental options
+        warnings.simplefilter("ignore")  # hides warnings about experimental options
         sampler = optuna.samplers.TPESampler(
             multivariate=True,
             group=True,
@@ -52,7 +52,7 @@ def by_trials(pool: Pool, sampler: Any, distinct: bool = False) -> Search:
             far = np.where(pool.open, pool.distance(pool.codes[row]), np.inf)
             taken = _parameters(pool, int(np.argmin(far)))
         if taken != trial.params:
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)  # ignored by samplers
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)  # samplers ignore failed trials
             study.enqueue_trial(taken)
             trial = study.ask()
             row, _ = _define_by_run(pool, trial)
@@ -62,7 +62,7 @@ def by_trials(pool: Pool, sampler: Any, distinct: bool = False) -> Search:
 
 
 def _define_by_run(pool: Pool, trial: Any) -> tuple[int, dict[str, Any]]:
-    """(row that a trial's suggestions lead to, the parameters that represent this row)."""
+    """Returns (the row that a trial's suggestions lead to, the parameters that represent this row)."""
     rows, taken = np.arange(len(pool)), {}
     for j, knob in enumerate(pool.space.knobs):
         column = pool.codes[rows, j]

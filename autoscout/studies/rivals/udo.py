@@ -17,8 +17,8 @@ import numpy as np
 
 from autoscout.search.sequential import Pool, Search, rival
 
-_DELAY = 5  # heavy settings chosen before their results
-_LIGHT = 4  # light settings per heavy one
+_DELAY = 5  # number of heavy settings that are chosen before their results are known
+_LIGHT = 4  # light settings that are evaluated per heavy setting
 _RAVE = 50.0  # visits at which a node's mean and its RAVE value have equal weights
 _B = 0.3  # UCB-V's range of rewards; its exploration parameter ζ is 1
 
@@ -30,7 +30,7 @@ def udo(pool: Pool, rng: np.random.Generator) -> Search:
     inner: dict[bytes, UdoTree] = {}
     reference = pool.known[pool.default]
     while True:
-        chosen = [outer.select(rng) for _ in range(_DELAY)]  # before their results are known
+        chosen = [outer.select(rng) for _ in range(_DELAY)]
         for path, rows in _least_changes(pool.codes[:, sparse], chosen):
             best = 0.0
             light = inner.setdefault(pool.codes[rows[0], sparse].tobytes(), UdoTree(pool.codes, rows, dense))
@@ -44,7 +44,7 @@ def udo(pool: Pool, rng: np.random.Generator) -> Search:
             outer.update(path, best)
 
 
-Path = list[tuple["UdoNode", int]]  # (node, code chosen there) …
+Path = list[tuple["UdoNode", int]]  # (node, code chosen at this node), from the root
 
 
 class UdoNode:
@@ -69,8 +69,8 @@ class UdoTree:
         self.actions: dict[tuple[int, int], tuple[int, float]] = {}
 
     def select(self, rng: np.random.Generator) -> tuple[Path, np.ndarray]:
-        """(path to a leaf, rows that match it). Below visited nodes, choices are random. Visits are counted
-        immediately, so that selections without results differ."""
+        """Returns (path to a leaf, rows that match it). Below visited nodes, choices are random. Visits are counted
+        immediately, so that successive selections differ even before they have results."""
         rows, path = self.rows, []
         node, parent, inside = self.root, None, True
         for column in self.columns:
@@ -125,7 +125,7 @@ class UdoTree:
 
 
 def _least_changes(heavy: np.ndarray, chosen: list[tuple[Path, np.ndarray]]) -> Generator[tuple[Path, np.ndarray]]:
-    """The chosen settings, each followed by the nearest remaining one."""
+    """Yields the chosen settings, each followed by the nearest remaining setting."""
     left = list(chosen)
     current = left.pop(0)
     yield current
