@@ -1,13 +1,21 @@
 """Computes the output of simple text commands, so that `$(dirname …)` in a script can be expanded without a shell."""
 
 import ast
+import operator
 import os.path
 import re
 import shlex
 import time
+from collections.abc import Callable
 
 _SUM = re.compile(r"-?\d+(?: [-+*/%] -?\d+)+")
-_SUMS = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
+_SUMS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: lambda a, b: a // b if (a < 0) == (b < 0) else -(-a // b),  # like C, unlike Python
+    ast.Mod: lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1),
+}
 
 
 def printed(command: str) -> str | None:
@@ -30,12 +38,20 @@ def printed(command: str) -> str | None:
 
 
 def total(text: str) -> str | None:
-    """Evaluates an expression of integers with + - * / % (`/` rounds down); None if the text is anything else."""
+    """Evaluates an expression of integers with + - * / % as a shell does; None if the text is anything else."""
     try:
-        tree = ast.parse(text.strip().replace("/", "//"), mode="eval")
-        numbers = (isinstance(node, ast.Constant) and type(node.value) is int for node in ast.walk(tree))
-        if all(number or isinstance(node, _SUMS) for number, node in zip(numbers, ast.walk(tree), strict=True)):
-            return str(eval(compile(tree, "", "eval")))
-    except (SyntaxError, ValueError, ZeroDivisionError, TypeError):
-        pass
-    return None
+        return str(_value(ast.parse(text.strip(), mode="eval").body))
+    except (SyntaxError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _value(node: ast.expr) -> int:
+    """Errors: ValueError for anything but a sum."""
+    match node:
+        case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            return value
+        case ast.UnaryOp(op=ast.USub()):
+            return -_value(node.operand)
+        case ast.BinOp() if type(node.op) in _SUMS:
+            return _SUMS[type(node.op)](_value(node.left), _value(node.right))
+    raise ValueError(node)

@@ -1,7 +1,9 @@
 """Finds out which software and devices an experiment would use, with a probe that starts no experiment."""
 
+import ast
 import contextlib
 import hashlib
+import io
 import json
 import os
 import pwd
@@ -10,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tokenize
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -108,8 +111,28 @@ def _why(program: str, error: OSError) -> str:
 
 
 def hash_of(files: Iterable[Path]) -> str:
-    """Hash of the code that measures, because measurements by different versions of it are not comparable."""
+    """Hash of the code that measures, because measurements by different versions of it are not comparable. Comments
+    and docstrings do not count."""
     digest = hashlib.sha256()
     for path in files:
-        digest.update(path.read_bytes())
+        digest.update(_statements(path.read_bytes()))
     return digest.hexdigest()[:8]
+
+
+def _statements(source: bytes) -> bytes:
+    """Python source without comments, docstrings and empty lines; unchanged if it cannot be parsed."""
+    try:
+        tree, lines = ast.parse(source), source.splitlines()
+        tokens = list(tokenize.tokenize(io.BytesIO(source).readline))
+    except (SyntaxError, ValueError, tokenize.TokenError):
+        return source
+    for token in tokens:
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = token.line[:column].encode()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and type(first.value.value) is str:
+                lines[first.lineno - 1 : first.end_lineno] = [b""] * len(lines[first.lineno - 1 : first.end_lineno])
+    return b"\n".join(line.rstrip() for line in lines if line.strip())

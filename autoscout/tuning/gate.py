@@ -4,14 +4,15 @@ and does it compute the same?
     one run of each side, whose time is not used: do both start, and does B compute the same as A?
     pairs ──► look (pairs.py) ──► worse, no worse, or undecided at the limit
 
-Each side is a session of its own, so all measurements are in the knowledge base; B's session has the verdict.
+The two runs of a pair follow each other, or they share the time and each has half of the machine (at_once.py). Each
+side is a session of its own, so all measurements are in the knowledge base; B's session has the verdict.
 """
 
 import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ import msgspec
 from autoscout.job.objective import cost_of_run
 from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.tuning import evidence, pairs, session
+from autoscout.tuning.at_once import Duet, halves
 from autoscout.tuning.engine import ALONE
 from autoscout.tuning.loop import Interrupted, Loop, Stop, end
 from autoscout.tuning.sides import Side
@@ -51,6 +53,10 @@ class GateSide(msgspec.Struct, frozen=True):
         return found
 
 
+# Number of a pair, from 0, or -1 for the first runs → (side, result) of both sides, as soon as each is known.
+Runs = Callable[[int], Iterator[tuple[GateSide, Measurement]]]
+
+
 def gate(
     a: Side,
     b: Side,
@@ -60,8 +66,9 @@ def gate(
     margin: float = MARGIN,
     limit: int = LIMIT,
     wall_s: float = float("inf"),
+    together: bool = False,
 ) -> Gated:
-    """The verdict on B against A.
+    """The verdict on B against A. `together`: whether the two runs of a pair take place at the same time.
 
     Errors: AutoscoutError (exit 2) if the sides are not comparable, (exit 1) if A does not run; Interrupted."""
     _comparable(a, b)
@@ -70,17 +77,12 @@ def gate(
     with contextlib.ExitStack() as held:
         ours, theirs = (opened(held, side, kb, on_note, stop) for side in (a, b))
         ran = (ours, theirs)
-
-        def interrupt() -> None:
-            for each in ran:
-                each.loop.profiler.interrupt()
-
-        stop.now = interrupt
+        runs = at_once(held, ours, theirs, on_note, stop) if together else in_turn(ours, theirs, stop)
         _same_hardware(ours.loop.engine.started.environment, theirs.loop.engine.started.environment)
         try:
-            found = _first_runs(ours, theirs, margin)
+            found = _first_runs(ours, theirs, runs, margin)
             if found is None:
-                found = _compared(ours, theirs, on_note, margin, limit, began + wall_s)
+                found = _compared(ours, theirs, runs, on_note, margin, limit, began + wall_s)
         except Interrupted:
             for each in ran:
                 end(each.loop.engine, kb, "interrupted", on_note)
@@ -103,6 +105,50 @@ def opened(
     begun = session.begun(name, side.job, kb, space, options, environment, lambda event: None, on_note)
     engine = held.enter_context(begun)
     return GateSide(side, Loop(engine, profiler, kb, on_note, stop), [])
+
+
+def in_turn(a: GateSide, b: GateSide, stop: Stop) -> Runs:
+    """Runs the two sides of a pair one after the other."""
+
+    def interrupt() -> None:
+        for each in (a, b):
+            each.loop.profiler.interrupt()
+
+    def pair(number: int) -> Iterator[tuple[GateSide, Measurement]]:
+        for name in _order(number):
+            each = a if name == pairs.A else b
+            yield each, each.run()
+
+    stop.now = interrupt
+    return pair
+
+
+def at_once(held: contextlib.ExitStack, a: GateSide, b: GateSide, on_note: Callable[[str], None], stop: Stop) -> Runs:
+    """Runs the two sides of a pair at the same time. Errors: AutoscoutError (exit 2) if the machine is too small."""
+    sides = {pairs.A: a, pairs.B: b}
+    parts = halves(a.side.job, a.loop.engine.started.environment)
+    duet = held.enter_context(contextlib.closing(Duet({name: each.loop for name, each in sides.items()}, parts)))
+    cpus = " and ".join(str(len(part.cpus)) for part in parts)
+    on_note(f"A and B run at the same time, on {cpus} CPUs, and often change places")
+
+    def pair(number: int) -> Iterator[tuple[GateSide, Measurement]]:
+        for left in range(_AGAIN, -1, -1):
+            found = duet.run({name: each.side.configuration for name, each in sides.items()}, _order(number))
+            again = left and any(measured.status == "infrastructure" for _, measured in found.values())
+            for name, each in sides.items():
+                result = each.loop.finish(*found[name])
+                if not again:
+                    each.done.append(result)
+                    yield each, result
+            if not again:
+                return
+
+    stop.now = duet.interrupt
+    return pair
+
+
+def _order(number: int) -> tuple[str, str]:
+    return pairs.order(number) if number >= 0 else (pairs.A, pairs.B)
 
 
 def retuned(side: Side, kb: Path, on_note: Callable[[str], None], stop: Stop) -> Side:
@@ -142,29 +188,29 @@ def _same_hardware(a: Mapping[str, str], b: Mapping[str, str]) -> None:
         )
 
 
-def _first_runs(a: GateSide, b: GateSide, margin: float) -> Gated | None:
+def _first_runs(a: GateSide, b: GateSide, runs: Runs, margin: float) -> Gated | None:
     """The verdict, if the first run of a side failed or B computes something else than A; else None."""
-    first = a.run()
-    if first.status != "ok":
-        raise AutoscoutError(f"A ({a.side.label}) does not run, so B cannot be compared with it: {first.evidence}")
-    b.loop.engine.reference.measurement = first
-    second = b.run()
-    if second.status == "ok":
-        return None
-    kind = "undecided" if second.status in SPOILED else "worse"
-    what = "computes something else" if second.status == "wrong" else f"does not run ({second.status})"
-    return _gated(a, b, kind, margin, f"B ({b.side.label}) {what}: {second.evidence}")
+    for each, found in runs(-1):
+        if each is a:
+            if found.status != "ok":
+                why = found.evidence
+                raise AutoscoutError(f"A ({a.side.label}) does not run, so B cannot be compared with it: {why}")
+            b.loop.engine.reference.measurement = found
+        elif found.status != "ok":
+            kind = "undecided" if found.status in SPOILED else "worse"
+            what = "computes something else" if found.status == "wrong" else f"does not run ({found.status})"
+            return _gated(a, b, kind, margin, f"B ({b.side.label}) {what}: {found.evidence}")
+    return None
 
 
 def _compared(
-    a: GateSide, b: GateSide, on_note: Callable[[str], None], margin: float, limit: int, until: float
+    a: GateSide, b: GateSide, runs: Runs, on_note: Callable[[str], None], margin: float, limit: int, until: float
 ) -> Gated:
     done: list[pairs.Pair] = []
     while True:
         costs: dict[str, float] = {}
-        for name in pairs.order(len(done)):
-            each = a if name == pairs.A else b
-            found = each.run()
+        for each, found in runs(len(done)):
+            name = pairs.A if each is a else pairs.B
             value = cost_of_run(each.side.job.objective, found)
             if value is None:
                 kind = "worse" if each is b and found.status not in SPOILED else "undecided"

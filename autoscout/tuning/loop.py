@@ -128,8 +128,11 @@ class Loop:
             return self._told[-1]
         if self.stop.asked:
             raise Interrupted
-        found = self._of_quality(self._run_or_adopt(experiment, self.folder / experiment.folder))
-        return self._tell(experiment, found)
+        return self.finish(experiment, self._run_or_adopt(experiment, self.folder / experiment.folder))
+
+    def finish(self, experiment: Experiment, found: Measurement) -> Measurement:
+        """Checks the quality of a run's result, if the job wants this, and adds the result to the session."""
+        return self._tell(experiment, self._of_quality(found))
 
     def _tell(self, experiment: Experiment, found: Measurement, placement: str = "") -> Measurement:
         judged = self.engine.tell(experiment.number, found, placement)
@@ -153,9 +156,9 @@ class Loop:
         adopted = self.profiler.adopt(folder)
         if adopted is not None and adopted.configuration.id == experiment.configuration.id:
             return adopted
-        with self._ours():
+        with self.holding():
             self.prepare(self.profiler, experiment)
-            measurement = self._watched(self.profiler, experiment, folder)
+            measurement = self.watched(self.profiler, experiment, folder)
         if self.stop.asked >= 2 and measurement.status == "killed":
             raise Interrupted
         return measurement
@@ -182,7 +185,7 @@ class Loop:
             raise Interrupted
         return found
 
-    def _watched(self, profiler: Profiler, experiment: Experiment, folder: Path) -> Measurement:
+    def watched(self, profiler: Profiler, experiment: Experiment, folder: Path) -> Measurement:
         """Runs an experiment and adds the machine's conditions during it, which replayed measurements already have."""
         if self.job.launch.launcher == "replay":
             return profiler.run(experiment.configuration, experiment.name, folder)
@@ -221,10 +224,10 @@ class Loop:
         return bar and msgspec.structs.replace(bar, cost=bar.cost * math.exp(anchors.drift))
 
     @contextlib.contextmanager
-    def _ours(self) -> Iterator[None]:
-        """Waits for the devices and locks them. Errors: Interrupted."""
+    def holding(self, whole: bool = False) -> Iterator[None]:
+        """Waits for the job's devices, or for the `whole` machine, and locks them. Errors: Interrupted."""
         asked = time.monotonic()
-        with self._machine() as ours:
+        with self._machine(whole) as ours:
             if not ours:
                 raise Interrupted
             self.engine.waited_s += time.monotonic() - asked
@@ -233,19 +236,19 @@ class Loop:
                 self.tape.emit(Waiting(over=True), write=True)
             yield
 
-    def _machine(self) -> contextlib.AbstractContextManager[bool]:
+    def _machine(self, whole: bool = False) -> contextlib.AbstractContextManager[bool]:
         if self.job.launch.launcher == "replay":
             return contextlib.nullcontext(True)
-        return self._devices()
+        return self._devices(whole)
 
     @contextlib.contextmanager
-    def _devices(self) -> Iterator[bool]:
+    def _devices(self, whole: bool) -> Iterator[bool]:
         """Locks the GPUs that were given to this process, else as many as the job needs; for CPU ranks, or if the space
         sets power limits (which affect all users), the whole machine. Yields whether the devices are locked."""
         environment, job = self.engine.started.environment, self.job
         indices: list[int] = []
         names = [name.strip() for name in _given(job).split(",") if name.strip()]
-        if device_kind(job) != "cuda" or job.cluster.hosts or power.KNOB in self.engine.space.knob:
+        if whole or device_kind(job) != "cuda" or job.cluster.hosts or power.KNOB in self.engine.space.knob:
             names = []
         elif not names and isinstance(self.profiler, OnHosts):
             indices = claimable(job, gpus_of(environment), memory_of(environment))

@@ -89,7 +89,7 @@ class SideBySide(Loop):
             return False
         self._open[experiment.number], self._places[experiment.number] = experiment, placement
         if not self._holds:
-            self._holding.enter_context(self._ours())
+            self._holding.enter_context(self.holding())
             self._holds = True
         chosen = placement if self.job.cluster.hosts else None  # None: the launcher chooses devices
         self._lanes.run(
@@ -106,13 +106,13 @@ class SideBySide(Loop):
         found = found_before(self.kb, started.context, shape)
         if found is None:
             if not self._holds:
-                self._holding.enter_context(self._ours())
+                self._holding.enter_context(self.holding())
                 self._holds = True
             names = iter(range(1, len(self._lanes.crowd) + 1))
             reference = Experiment(0, "neighbours", started.default, self.engine.space.name(started.default), "", False)
 
             def run(profiler: Profiler) -> Measurement:
-                return self._watched(profiler, reference, self.folder / "neighbours" / str(next(names)))
+                return self.watched(profiler, reference, self.folder / "neighbours" / str(next(names)))
 
             together = self._lanes.together(lambda profiler, at: self.prepare(profiler, reference, at), run)
             if self.stop.asked >= 2:
@@ -146,7 +146,7 @@ class SideBySide(Loop):
         adopted = profiler.adopt(folder)
         if adopted is not None and adopted.configuration.id == experiment.configuration.id:
             return adopted
-        measurement = self._watched(profiler, experiment, folder)
+        measurement = self.watched(profiler, experiment, folder)
         if not self._quality.wanted(measurement):
             return measurement
         with self._one_check:

@@ -204,7 +204,7 @@ def test_a_session_of_simulators_alone_that_cannot_begin_names_it():
 def test_without_the_jobs_gpus_what_helps_is_said():
     """`check` said only to correct cluster.nodes, and `tune` to check the driver."""
     devices = verbs.run("check", "deepseek-v2-lite").stdout.split("devices")[1].split("memory")[0]
-    assert "this machine shows no GPU" in devices
+    assert "this machine has no GPU" in devices
     assert "--as slurm` (or jobset) prints a script that runs the session there" in devices
     assert "--best 10` ranks by prediction alone" in devices
     done = verbs.run("tune", "deepseek-v2-lite", "--no-tui")

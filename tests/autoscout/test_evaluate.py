@@ -176,7 +176,7 @@ def test_simulators_that_have_nothing_new_to_say_give_way(tmp_path):
     bench = Bench(tmp_path, history(300), hyper=Hyper(tau=1000, simulated_patience=20))
     bench.search(120)
     (switch,) = bench.of(FidelitySwitched)
-    assert "nothing better" in switch.why
+    assert "no longer predict anything better" in switch.why
 
 
 def test_of_several_measurements_the_median_answers_and_only_a_wrong_one_overrules(tmp_path):

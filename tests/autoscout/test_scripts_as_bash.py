@@ -82,6 +82,7 @@ SCRIPTS = {
     "of itself": 'L=$L\n${L:-} torchrun t.py "${L:-1}"',
     "parts of paths": "D=$( dirname $( dirname /a/b/c ) )\n"
     "torchrun t.py $D `basename $D` $(basename /x/y.sh .sh) $(dirname z)",
+    "sums below zero": "torchrun t.py $((-7 / 2)) $((7 / -2)) $((-7 % 3)) $((7 % -3)) $(expr -7 / 2) $((-8 / 2))",
     "sums of expr": "N=16\ntorchrun t.py $(expr $N / 2) $(expr 32 / $N / 2 + 1) `expr 3 \\* 4`",
     "a date": "torchrun t.py --name run-$(date +%Y)",
     "a mode called eval": "M=eval\nif [ $M = train ]; then torchrun t.py; elif [ $M = eval ]; then torchrun e.py; fi",

@@ -161,7 +161,7 @@ def test_decisions_that_cannot_be_made(team):
         ("bob", "answer", "", "is not known yet"),
         ("bob", "love", "k", "not a level of trust"),
         ("../bob", "answer", "k", "cannot be the name"),
-        ("unsigned", "answer", "k", "it has no key"),
+        ("unsigned", "answer", "k", "which have no key"),
     ):
         with pytest.raises(AutoscoutError, match=said) as refused:
             author_trust.decide(ann.kb, author, level, key)

@@ -1,22 +1,22 @@
 """Runs gates of real CPU jobs that are slowed down by a known share: docs/lab/testing.md.
 
 PYTHONPATH=. python tests/tools/gate_injected.py loop --gates 2 --slower 0 0.01 0.03 0.05
-PYTHONPATH=. python tests/tools/gate_injected.py megatron --rounds 40 --slower 0 0.03 0.05
+PYTHONPATH=. python tests/tools/gate_injected.py megatron --rounds 20 --slower 0 0.03 0.05 --keep FILE
 
 loop: numpy, timed by CPU time, because other load on a shared machine can double wall times. ddp: fixtures/own/ddp.py
 on one rank; megatron: a tiny GPT on one rank; vllm: a tiny Llama (`make .venv-vllm/ready`). In the last three, both
 versions start through the same wrapper, which delays each optimizer step, or step of vLLM's engine, by the given share
 of its duration.
 
---rounds: measures A and each B once per round, in random order, by the code that measures for a gate. Gates are then
-decided from these runs by the code that decides. One gate starts at each round; the first round follows the last."""
+--rounds: measures so many pairs of A and each B at the same time (gate --at-once), by the code that gates measure with.
+Gates are then decided from these pairs by the code that decides. One gate starts at each pair; the first pair follows
+the last. --keep: adds the pairs to a file, and also decides gates of those that are already there."""
 
 import argparse
 import contextlib
 import json
 import math
 import os
-import random
 import statistics
 import subprocess
 import sys
@@ -28,7 +28,7 @@ from scipy.special import stdtrit
 
 from autoscout.job.objective import cost_of_run
 from autoscout.targets.jobs import load_job
-from autoscout.tuning import gate, pairs, sides
+from autoscout.tuning import gate, sides
 from autoscout.tuning.loop import Stop
 from tests.tools.gate_rates import decided
 
@@ -121,15 +121,20 @@ JOBS = {
     "ddp": (
         "fixtures/own/ddp.toml",
         {
-            "iterations = 5": "iterations = 40",
+            "iterations = 5": "iterations = 20",
             "count = 2": "count = 1",
-            "torchrun --nproc-per-node {gpus} --master-port {port} ddp.py": "python {here}/fixtures/own/ddp.py",
+            "torchrun --nproc-per-node {gpus} --master-port {port} ddp.py": "env MASTER_PORT={{port}} python "
+            "{here}/fixtures/own/ddp.py",
             "[launch]\n": '[launch]\nenvironment = {{ RANK = "0", LOCAL_RANK = "0", WORLD_SIZE = "1", '
-            'MASTER_ADDR = "127.0.0.1", MASTER_PORT = "29876" }}\n',
+            'MASTER_ADDR = "127.0.0.1" }}\n',
         },
         "",
     ),
-    "megatron": ("fixtures/jobs/tiny-gpt-cpu.toml", {"count = 4": "count = 1"}, sys.executable),
+    "megatron": (
+        "fixtures/jobs/tiny-gpt-cpu.toml",
+        {"count = 4": "count = 1", "iterations = 5": "iterations = 10"},
+        sys.executable,
+    ),
     "vllm": ("fixtures/jobs/tiny-llama-serve-cpu.toml", {}, ".venv-vllm/bin/python"),
 }
 
@@ -170,47 +175,38 @@ def noise(found: dict, name: str) -> float:
     return half * math.sqrt(found["pairs"] / 2) / float(stdtrit(found["pairs"] - 1, 0.975))
 
 
-def recorded(folder: Path, kind: str, shares: Sequence[float], rounds: int) -> list[list[float]]:
-    """Costs of each side, a round after the other. `shares`: by how much each side is slower."""
-    job, kb = load_job(str(folder / "job.toml")), folder / "kb.duckdb"
-    costs: list[list[float]] = [[] for _ in shares]
+def recorded(folder: Path, kind: str, share: float, rounds: int) -> list[tuple[float, float]]:
+    """Costs of pairs that run at the same time. `share`: by how much B is slower."""
+    job, kb, done = load_job(str(folder / "job.toml")), folder / "kb.duckdb", list[tuple[float, float]]()
     with contextlib.ExitStack() as held:
-        opened = [
-            gate.opened(held, held.enter_context(sides.side(side(folder, kind, share), job, kb)), kb, print, Stop())
-            for share in shares
-        ]
-        for number in range(rounds + 1):  # the first round warms files and caches up
-            for which in random.Random(number).sample(range(len(shares)), len(shares)):
-                found = opened[which].run()
-                cost = cost_of_run(job.objective, found)
-                if cost is None:
-                    raise SystemExit(f"side {which}: {found.status}, {found.evidence}")
-                if number:
-                    costs[which].append(cost)
-                print(number, which, f"{cost:.6g}", file=sys.stderr, flush=True)
-    return costs
-
-
-def replayed(a: Sequence[float], b: Sequence[float], begin: int, limit: int) -> pairs.PairsStanding:
-    """A gate that begins with the round `begin`."""
-    done = list(zip(a, b, strict=True))
-    return decided([done[(begin + n) % len(done)] for n in range(limit)], gate.MARGIN, limit)
-
-
-def rates(kind: str, shares: Sequence[float], costs: Sequence[Sequence[float]]) -> None:
-    print("| job | slower | measured | noise of a pair | gates | worse | worse in 20 pairs | no worse | pairs |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    a, limit = costs[0], min(gate.LIMIT, len(costs[0]))
-    for share, b in zip(shares[1:], costs[1:], strict=True):
-        logs = [math.log(y / x) for x, y in zip(a, b, strict=True)]
-        gates = [replayed(a, b, begin, limit) for begin in range(len(a))]
-        worse = [g for g in gates if g.kind == "worse"]
-        cells = [len(worse), sum(g.pairs <= 20 for g in worse), sum(g.kind == "no worse" for g in gates)]
-        print(
-            f"| {kind} | {share:.0%} | {math.exp(statistics.median(logs)) - 1:+.1%} | {statistics.stdev(logs):.1%} "
-            f"| {len(gates)} | {' | '.join(f'{n / len(gates):.0%}' for n in cells)} "
-            f"| {statistics.mean(g.pairs for g in gates):.1f} |"
+        stop = Stop()
+        a, b = (
+            gate.opened(held, held.enter_context(sides.side(side(folder, kind, each), job, kb)), kb, print, stop)
+            for each in (0.0, share)
         )
+        runs = gate.at_once(held, a, b, lambda _: None, stop)
+        for number in range(-1, rounds):  # the first pair warms files and caches up
+            found = [cost_of_run(job.objective, result) for _, result in runs(number)]
+            if None in found:
+                raise SystemExit(f"{a.done[-1].evidence or b.done[-1].evidence}")
+            if number >= 0:
+                done.append((found[0], found[1]))
+            print(number, *found, file=sys.stderr, flush=True)
+    return done
+
+
+def rates(kind: str, share: float, done: Sequence[tuple[float, float]]) -> None:
+    limit, count = min(gate.LIMIT, len(done)), len(done)
+    logs = [math.log(b / a) for a, b in done]
+    gates = [decided([done[(begin + n) % count] for n in range(limit)], gate.MARGIN, limit) for begin in range(count)]
+    worse = [g for g in gates if g.kind == "worse"]
+    cells = [len(worse), sum(g.pairs <= 20 for g in worse), sum(g.kind == "no worse" for g in gates)]
+    print(
+        f"| {kind} | {share:.0%} | {math.exp(statistics.median(logs)) - 1:+.1%} | {statistics.stdev(logs):.1%} "
+        f"| {count} | {' | '.join(f'{n / count:.0%}' for n in cells)} "
+        f"| {statistics.mean(g.pairs for g in gates):.1f} |",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -220,14 +216,20 @@ def main() -> None:
     parser.add_argument("--wall", default="3m")
     parser.add_argument("--slower", type=float, nargs="+", default=[0.0, 0.01, 0.03, 0.05])
     parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--keep", type=Path)
     asked = parser.parse_args()
     if asked.rounds:
-        with tempfile.TemporaryDirectory() as name:
-            prepared(Path(name), asked.kind)
-            shares = [0.0, *asked.slower]
-            costs = recorded(Path(name), asked.kind, shares, asked.rounds)
-        print(json.dumps(costs))
-        rates(asked.kind, shares, costs)
+        print("| job | slower | measured | noise of a pair | pairs | worse | in 20 pairs | no worse | pairs a gate |")
+        print("|---|---|---|---|---|---|---|---|---|")
+        known = json.loads(asked.keep.read_text()) if asked.keep and asked.keep.exists() else {}
+        for share in asked.slower:
+            with tempfile.TemporaryDirectory() as name:
+                prepared(Path(name), asked.kind)
+                done = known.setdefault(f"{asked.kind} {share}", [])
+                done += recorded(Path(name), asked.kind, share, asked.rounds)
+            rates(asked.kind, share, done)
+            if asked.keep:
+                asked.keep.write_text(json.dumps(known))
         return
     metric = "output_tokens_per_s" if asked.kind == "vllm" else "step_time_s"
     print("| job | slower | verdict | B is at | pairs | noise of a run | load |\n|---|---|---|---|---|---|---|")

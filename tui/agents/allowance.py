@@ -20,8 +20,8 @@ _BEGINS = "begins"  # JSON key that only log lines about new sessions have; its 
 
 class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`folder`: contains the job files that agents may use; `device_s`: limit on the device-seconds of all sessions
-    that agents begin within a day, on any server; 0: no session. As with `autoscout tune --device-time`, the final
-    rounds, in which the finalists are measured again, may come on top."""
+    that agents begin within a day, on any server; 0: no session. As with `autoscout tune --device-time`, a session's
+    final rounds, in which the finalists are measured again, may exceed its limit; later sessions then get less."""
 
     folder: Path
     kb: Path

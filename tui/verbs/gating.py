@@ -37,6 +37,7 @@ _WHEELS = click.option("--wheels", metavar="FOLDER", default="", help="Install p
     help="Largest number of pairs of runs.",
 )
 @click.option("--wall", metavar="TIME", default="", help="End undecided after this time, such as 20m.")
+@click.option("--at-once", is_flag=True, help="Run A and B at the same time, on half of the machine each.")
 @click.option("--retune", is_flag=True, help="Tune each side first, and compare the two winners.")
 @click.option("--junit", metavar="FILE.xml", type=PATH, help="Also write the verdict as a JUnit test.")
 @click.option("--markdown", metavar="FILE.md", type=PATH, help="Also write the verdict as Markdown for a pull request.")
@@ -49,6 +50,7 @@ def gate(
     percent: float | None,
     limit: int,
     wall: str,
+    at_once: bool,
     retune: bool,
     junit: Path | None,
     markdown: Path | None,
@@ -82,7 +84,8 @@ def gate(
         if retune:
             first, second = (gates.retuned(each, path, note, stop) for each in (first, second))
         allowed = (0.0 if b is None else 1.0) if percent is None else percent
-        found = gates.gate(first, second, path, note, stop, allowed / 100, limit, seconds(wall) if wall else math.inf)
+        late = seconds(wall) if wall else math.inf
+        found = gates.gate(first, second, path, note, stop, allowed / 100, limit, late, at_once)
     if junit:
         junit.write_text(gate_report.junit(found))
     if markdown:

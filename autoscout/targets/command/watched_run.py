@@ -104,7 +104,7 @@ class OutputReader:
     def patterns(self) -> list[str]:
         """Returns the regular expressions of the metrics in the command's output."""
         printed = [s for s in self._sources.values() if not s.json and not s.file]
-        return [s.pattern or s.between for s in printed]
+        return [s.pattern or s.between or s.counter for s in printed]
 
     def feed(self, piece: bytes) -> None:
         self._stream.feed(piece, time.monotonic())

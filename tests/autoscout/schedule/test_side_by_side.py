@@ -304,7 +304,7 @@ def test_whether_neighbours_disturb_is_measured_once_and_known_to_the_next_sessi
     (found,) = [e for e in events if isinstance(e, Neighbours)]
     assert (found.shape, len(found.beside), found.allowed) == ("1 of 3 cpu", 3, not busy)
     assert open_at_once(events) == (1 if busy else 3)
-    assert any("3 on one host take" in note for note in notes)
+    assert any("3 experiments on one host take" in note for note in notes)
     assert sum(isinstance(e, ExperimentEnded) for e in events) == len(store.measurements(kb, job=job2.id))
 
     session.resume("s", kb, lambda event: None, lambda note: None, Stop())  # nothing is measured again
