@@ -51,9 +51,9 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
 class Gated(Event, frozen=True, tag="gated"):
     """The result of a gate, which compares version `b` of a job with version `a`, whose runs are in the session
     `a_session`. `verdict`: worse (slower by more than `margin`, fails, or computes something else), no worse, or
-    undecided.
-    `ratio`: cost of b / cost of a, with a 90 % interval that is valid under repeated looks at the data; `p_worse`:
-    probability that the ratio is above 1 + margin; `checked`: whether the results (such as losses) were compared."""
+    undecided. `ratio`: cost of b / cost of a, with a 90 % interval that is valid under repeated looks at the data;
+    `p_worse`: probability that the ratio is above 1 + margin; `checked`: whether the results (such as losses) were
+    compared."""
 
     a: str
     b: str
@@ -88,7 +88,7 @@ class WarmStartWorth(Event, frozen=True, tag="warm_start_worth"):
 
 
 class SessionEnded(Event, frozen=True, tag="session_ended"):
-    """`reason`: why the search ended, or `interrupted`, `failed`, `profiled` (a single experiment)."""
+    """`reason`: why the search ended, or `interrupted`, `failed`, `profiled` (a session without a search)."""
 
     reason: str
     experiments: int

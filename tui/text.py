@@ -26,15 +26,14 @@ _TAKE_JOBS = ("tune", "profile", "predict", "explain", "space", "check")
 
 
 def program() -> str:
-    """The program's name for printed commands, so that they can be pasted: with the path with which this process was
-    started, unless its folder is on the PATH."""
+    """The program's name for printed commands, so that they can be pasted: `autoscout` if it is on the PATH, else the
+    path with which this process was started."""
     called = sys.argv[0]
     return "autoscout" if shutil.which("autoscout") or Path(called).name != "autoscout" else shlex.quote(called)
 
 
 def error_of(output: str) -> str:
-    """The error message in what a verb wrote to stderr, without the command to try that may follow it; "" if nothing
-    was written."""
+    """The error message in a subcommand's stderr, without the command to try that may follow it; "" if it is empty."""
     lines = [line for line in output.strip().splitlines() if not line.startswith(TRY)]
     return lines[-1].removeprefix("autoscout: ") if lines else ""
 

@@ -141,7 +141,7 @@ def _served(own: Content, like: Content, kernels_like: Content, links: Content) 
 
 
 def _ratios(own: Content, like: Content, kernels_like: Content, serving: Content) -> tuple[float, float]:
-    """Returns (ratio of compute rates, ratio of memory bandwidths) of this record to `kernels_like`."""
+    """Returns (compute rate, memory bandwidth) of `own` (completed by `like`), relative to those of `kernels_like`."""
 
     def of(one: Content) -> tuple[float, float]:
         return 1e12 * one["peak_tflops"]["bf16"], one["memory_gb_s"]

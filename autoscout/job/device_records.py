@@ -21,7 +21,7 @@ from kb.store import default_path
 
 # The last CUDA compute capability without tensor cores for a format (CUDA C++ Programming Guide, tensor cores).
 _NEWEST_WITHOUT = {"fp8": 8.6, "fp4": 9.0}
-# A number format → the next wider format, which a device must also have, with a peak that is not higher.
+# Number format → the next wider format. A device with the first must also have the second, at no higher peak.
 _WIDER = {"fp4": "fp8", "fp8": "bf16"}
 
 
@@ -39,7 +39,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     source: str
     sources: dict[str, str] = {}
     like: str = ""
-    links: str = ""  # record with the same links; "": the record `like`
+    links: str = ""  # name of the record from which missing figures of links are copied; "": `like`
     vendor: str
     capability: float = 0.0
     memory_gib: float  # as reported by the driver

@@ -65,8 +65,8 @@ _INSTEAD = "; preset = 'deepseek-v3-like' can be used instead"
 _EVERY = ("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step")
 _ENCODERS = ("vision_config", "audio_config")
 _IMAGES = "the encoder of its images"
-# model_type → parts of the architecture that [model] cannot express. Serving engines read them from the model's folder,
-# but a training would lack them.
+# model_type → parts of the architecture that [model] cannot express. Serving engines read them from the model's folder;
+# training jobs reject the architecture.
 _NOT_IN_MODEL = {
     "gpt_oss": "sinks and windows of its attention, and biases of its experts; preset = 'gpt-oss-20b' has its shape",
     "glm4": "the norms after its attention and its feed-forward blocks",
@@ -97,8 +97,8 @@ _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 mod
 
 
 def architectures() -> Iterator[tuple[str, str, str]]:
-    """Yields (model_type, parts that a training lacks or "", parts that serving lacks or "") for each known
-    architecture."""
+    """Yields (model_type, why training jobs reject it, why serving jobs reject it) for each known architecture. The
+    reason is what [model] cannot describe; "" if jobs accept the architecture."""
     for kind in sorted(_KINDS | _OTHERWISE):
         lacking = _OTHERWISE.get(kind, "")
         yield kind, lacking or _NOT_IN_MODEL.get(kind, ""), lacking
@@ -253,7 +253,7 @@ def _leaves_attention(quant: dict[str, Any], layers: int) -> bool:
 
 def _compressed(quant: dict[str, Any]) -> str:
     """Returns the quantization format in files of LLM Compressor. They have one format per group of layers; the format
-    with the most bytes is returned. "" if any format is unknown."""
+    with the most bytes per weight is returned. "" if any format is unknown."""
     groups = part(quant, "config_groups").values()
     found = [_of_group(group) for group in groups if isinstance(group, dict)]
     return max(found, key=STORED.__getitem__) if found and all(found) else ""

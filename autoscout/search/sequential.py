@@ -28,7 +28,7 @@ _DUPLICATES = 15
 
 class Pool:
     """The valid configurations as `codes` (n, knobs). `known`: measured row → cost (None: failed); `full`: measured row
-    → log of the used share of its memory (inf: it ran out; NaN: unknown)."""
+    → log of the share of device memory that it used (inf: it ran out of memory; NaN: unknown)."""
 
     def __init__(self, space: Space, default: Configuration, simulators: Mapping[str, Predictor] | None = None) -> None:
         self.space = space
@@ -56,7 +56,7 @@ class Pool:
         return min(ran, key=ran.__getitem__, default=None)
 
     def costs(self, failed: float) -> tuple[np.ndarray, np.ndarray]:
-        """(measured rows, their costs). A failure costs `failed` times the worst cost, or 1 if nothing ran."""
+        """(measured rows, their costs). A failed row costs `failed` times the worst cost (1 if no row ran)."""
         worst = max((c for c in self.known.values() if c is not None), default=1.0)
         values = [failed * worst if c is None else c for c in self.known.values()]
         return np.array(list(self.known), dtype=int), np.array(values)
@@ -67,8 +67,8 @@ class Pool:
         return rows if len(rows) <= most else rng.choice(rows, most, replace=False)
 
     def distance(self, codes: np.ndarray) -> np.ndarray:
-        """(n,) distance of every row from `codes` (knobs,), summed over knobs: index steps as a share of the domain for
-        numbers, 1 for different names."""
+        """(n,) distance of every row from `codes` (knobs,), summed over knobs. Dense knob: index steps as a share of
+        the domain. Sparse knob: 1 if the values differ. 1 also if the knob is inactive in only one of the two."""
         total = np.zeros(len(self.codes), dtype=np.float32)
         for j, levels in enumerate(self.levels):
             steps = np.arange(levels + 1, dtype=np.float32)  # last entry: inactive
@@ -85,8 +85,8 @@ class Pool:
         return int(np.argmin(self.distance(codes)))
 
     def scaled(self, rows: np.ndarray | None = None) -> np.ndarray:
-        """(k, knobs) features in [0, 1]: numbers by value, names by index, inactive knobs by their `off` value, else
-        0."""
+        """(rows, knobs) features in [0, 1]: numbers by value, names by index; inactive knobs by their `off` value if it
+        is a number, else 0."""
         codes = self.codes if rows is None else self.codes[rows]
         return np.column_stack([_scale(knob)[codes[:, j]] for j, knob in enumerate(self.space.knobs)])
 

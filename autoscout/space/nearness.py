@@ -20,14 +20,14 @@ _PARTS, _STRUCTURE, _GIVEN = 64, 20, 36
 
 
 class Nearness:
-    """Computes and caches the costs (arrays by code + 1) for `Diagram.nearest`."""
+    """Computes and caches costs for `Diagram.nearest`: per knob, an array by code + 1 (0: the knob is inactive)."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], np.ndarray] = {}
 
     def cost(self, knob: Knob, wanted: Value, given: bool = False) -> np.ndarray:
-        """Returns the costs of a knob's values, by code + 1. `given`: whether the user gave `wanted`; the costs then
-        outweigh those of all other knobs."""
+        """Returns the costs (distances from `wanted`) of a knob's inactivity and of each of its values. `given`:
+        whether the user gave `wanted`; the costs then outweigh those of all knobs that the user did not give."""
         place = (knob.name, key(wanted), given)
         if place not in self._known:
             if knob.kind == "sparse":
@@ -61,8 +61,7 @@ class Nearness:
 
 
 def step(knob: Knob, value: Value) -> int:
-    """Returns the index of a value in the knob's domain; if the domain lacks the value, the index of the nearest
-    one."""
+    """Returns the index of a value in the knob's domain, or of the nearest value if the domain lacks it."""
     wanted = key(value)
     for i, known in enumerate(knob.values):
         if key(known) == wanted:

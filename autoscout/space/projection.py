@@ -1,4 +1,5 @@
-"""The points X(s) of a structure s, its mask M(s), and the point nearest to given values (AutoScout paper, §3.2)."""
+"""The valid points (values of active dense knobs) of a structure (values of active sparse knobs), the mask of possible
+values per dense knob, and the point nearest to given values. AutoScout paper, §3.2: points X(s), mask M(s)."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,8 +11,8 @@ from kb.records import Value
 
 
 class Projection:
-    """Computes the valid points of structures on a diagram, in which structures with the same points share a state. An
-    invalid structure has no points."""
+    """Looks up points in the decision diagram of all valid configurations, in which sparse knobs come first, and
+    structures with the same points lead to the same state. An invalid structure has no points."""
 
     def __init__(self, diagram: Diagram, coding: Coding, nearness: Nearness) -> None:
         self._diagram, self._coding, self._nearness = diagram, coding, nearness

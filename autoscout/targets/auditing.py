@@ -35,7 +35,7 @@ class EngineAnswer(msgspec.Struct, frozen=True):
 
 
 class ValidationAnswers(msgspec.Struct, frozen=True):
-    """The output of an audit script, worker/audit_engine.py or worker/audit_vllm.py, which describes the fields."""
+    """An audit script's output. Fields: see megatron/worker/audit_engine.py and vllm/worker/audit_vllm.py."""
 
     arguments: dict[str, str]
     helps: dict[str, str]
@@ -120,7 +120,7 @@ def unset(answers: ValidationAnswers, ours: set[str], known: Recorded) -> Iterat
 
 
 def moved(answers: ValidationAnswers, known: Recorded, version: str, catalogs: str) -> dict[str, tuple[str, str]]:
-    """Returns the fields with a changed default → (default in the catalog's release, default in this release)."""
+    """Returns field → (default in the catalog's release, default in `version`), for fields whose default differs."""
     if version == catalogs:
         return {}
     before = known.of(catalogs) or {}

@@ -47,7 +47,7 @@ class Anchors:
 
     @property
     def again(self) -> list[Measurement]:
-        """All anchors but the first, each with the machine's drift at its time among its conditions."""
+        """All anchors but the first. The `conditions` of each contain how far the machine had drifted at that time."""
         now = zip(self._again, self.costs[1:], strict=True)
         return [_of_drift(m, math.log((cost(self.job.objective, m) or c) / c) + self.drift) for m, c in now]
 
@@ -58,7 +58,7 @@ class Anchors:
         return self._suspect is not None or self._given_up >= self._alarm or searched - self._last >= self._every
 
     def heard(self, measurement: Measurement) -> Measurement:
-        """Takes in a measurement of the search; returns it with the present drift among its conditions."""
+        """Takes in a measurement of the search; returns it with the machine's present drift in its `conditions`."""
         self._given_up = self._given_up + 1 if measurement.fidelity == "short" else 0
         self._since.append(measurement.configuration.id)
         return _of_drift(measurement, self.drift)

@@ -178,8 +178,8 @@ def _kind(against: Contrast | None, here: bool) -> str:
 
 
 def _more(trial: Trial, fit: Fit, against: Contrast | None, kind: str) -> int | None:
-    """Total number of rounds needed to prove the observed difference (at least 1 %); None if the verdict is not
-    "undecided", or if the noise is unknown after one round."""
+    """Total number of rounds needed to prove the observed gain, or a gain of 1 % if the observed one is smaller; None
+    if the verdict is not "undecided", or if the noise is unknown after one round."""
     if against is None or kind != "undecided" or not math.isfinite(against.error) or fit.rounds < 2 or not fit.dof:
         return None
     wanted = max(against.log, math.log1p(_ASKED))

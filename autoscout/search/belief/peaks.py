@@ -88,7 +88,7 @@ class _Way:
 
 
 class PeakBelief:
-    """The model of fullness, or of another y = log(value / bound). n rows have results; m are watched (predicted)."""
+    """The model of fullness, or of another y = log(value / bound). n rows have results; m are watched, see `watch`."""
 
     def __init__(self, encoding: Encoding, foreseen: bool = False) -> None:
         """`foreseen`: whether simulators predict y. The measurements then decide whether these predictions become the
@@ -98,8 +98,8 @@ class PeakBelief:
         self._way = self._ways[-1]
         self._rows: list[EncodedRows] = []
         self._full: list[float] = []
-        self._foreseen: list[float] = []  # predicted y of each row with a result
-        self._at = np.zeros(0)  # (m,): predicted y of the watched rows
+        self._foreseen: list[float] = []  # the simulators' prediction of y for each row with a result
+        self._at = np.zeros(0)  # (m,): the simulators' prediction of y for the watched rows
         self._watched = np.zeros(0)  # (m,): hashes of the watched rows
         self._values = np.zeros(0)  # y − m of the rows that `_belief` contains
         self._belief: Belief | None = None
@@ -179,7 +179,7 @@ class PeakBelief:
         way.values, way.vague, way.score = y, vague, float(over.sum() - 0.5 * apart.sum())
 
     def watch(self, rows: EncodedRows, foreseen: np.ndarray | float = 0.0) -> None:
-        """Sets the m watched rows, whose probabilities `chance` computes. `foreseen`: (m,) their predicted y."""
+        """Sets the m watched rows, whose probabilities `chance` computes. `foreseen`: (m,) simulated y."""
         self._at, self._watched = np.broadcast_to(foreseen, len(rows)), _numbered(rows)
         way = self._way
         if way.features is not None:
@@ -228,8 +228,7 @@ def _features(posterior: Posterior, rows: EncodedRows) -> tuple[np.ndarray, np.n
 
 
 def _censored(mean: np.ndarray | float, variance: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    """(pseudo-measurement, its variance) that gives the posterior of y ~ N(mean, variance) the moments of y given y >
-    0."""
+    """(pseudo-measurement, its variance) that gives the posterior of y ~ N(mean, variance) the moments of y | y > 0."""
     total = np.sqrt(variance + _SOFT**2)
     z = mean / total
     ratio = np.exp(-0.5 * z * z - 0.5 * math.log(2 * math.pi) - log_ndtr(z))

@@ -30,7 +30,7 @@ UNKNOWN = "unknown"
 TELLING = 3.0  # a job's rows together count as at most this many independent rows, as their errors correlate; assumed
 KNOWN = -1  # code of rows with an empty `software`, whose columns state all that software determines
 _BITS = 40  # a code of `settled` has this many bits for conditions; its higher bits number the record that a row names
-When = tuple[tuple[str, tuple[Any, ...]], ...]  # a condition: (column, its range (least, most) or its allowed names) …
+When = tuple[tuple[str, tuple[Any, ...]], ...]  # a condition: pairs of a column and its range or allowed names
 _SHAPED = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "seq_len", "ffn", "params", "vocab", "experts", "expert_ffn",
     "fp8", "fsdp", "gpu", "dtype", "dtype_bytes", "software",
@@ -174,7 +174,7 @@ def settled(columns: Columns, device: str = "") -> Columns:
 
 
 def _read(x: Any, columns: Columns, name: str) -> Array:
-    """A column: with defaults filled in if the models read it, unchanged if only records do."""
+    """A column: from `x` (with defaults); from `columns` if only conditions of records use it (not in `x`)."""
     return getattr(x, name) if hasattr(x, name) else np.asarray(columns.get(name, np.nan), dtype=float)
 
 
@@ -255,7 +255,7 @@ def _together(some: dict[str, tuple[SoftwareMember, float, dict[str, Any]]], nam
 
 
 def _filled(given: Any, values: list[Any], kind: Array, name: str) -> Any:
-    """The `given` column, with the empty entry of a row filled by values[kind of the row] (None: left empty)."""
+    """The `given` column, in which each empty entry i is filled by values[kind[i]] (None: left empty)."""
     said = None if given is None else np.asarray(given)
     if all(value == values[0] for value in values):  # all rows get the same value: return a scalar
         values, kind = values[:1], np.zeros(1, dtype=int)

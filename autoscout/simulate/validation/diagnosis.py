@@ -58,7 +58,8 @@ def out_of_range(columns: Columns, n: int) -> Array:
 
 
 def _other_software(columns: Columns, values: Array, said: Prediction, groups: Array, missed: Array) -> Array:
-    """(n,) text that names the profile that fits a group's missed rows best, for rows inside its interval; else ""."""
+    """(n,) for a missed row, a text that names the software profile that fits its group's missed rows best, if the
+    profile's predictions put this row and at least the share _MOST of them inside their intervals; else ""."""
     n, model = len(values), Training()
     profiles: dict[tuple[Any, ...], str] = {}
     for member in members():

@@ -1,4 +1,4 @@
-"""Settings in the user's serve line that have no knob. All experiments and exports keep them."""
+"""Settings in the user's launch command (`launch.current`) that have no knob. All experiments and exports keep them."""
 
 import json
 import re
@@ -28,13 +28,13 @@ _EXPORTED = {"served_model_name", "tokenizer", "seed", "disable_log_stats"}
 _RELEASE = re.compile(r"vllm[\w-]*:v?(\d+\.\d+\.\d+)")  # the release in the tag of an image
 # values of --dtype that are not kept, because AutoScout sets the dtype of the model
 _SAME = {"auto", "bfloat16", "float32", "float"}
-# Settings without a knob of their own that determine a knob's value.
+# Setting without a knob of its own → the knob whose value it determines.
 _DECIDES = {
     "kv_cache_memory_bytes": "gpu_memory_utilization",
     "cudagraph_capture_sizes": "graph_size",
     "kv_transfer_config": "kv_offload",
 }
-# Settings without a knob that restrict knobs. GIVEN stands for the line's value.
+# Setting without a knob → (condition that it imposes on knobs, reason). GIVEN stands for its value in the user's line.
 _GO_WITH = {
     "decode_context_parallel_size": (
         "GIVEN == 1 or (tp % GIVEN == 0 and (latent or tp % (GIVEN * kv_heads) == 0))",

@@ -30,7 +30,7 @@ _WITHIN, _LOADS = 0.05, 24  # search for the highest rate: relative precision, a
 
 class TimedRequest(msgspec.Struct, frozen=True):
     """The times of a request, in seconds from the start of its pass. `count`: tokens of the answer; `asked`: tokens of
-    the prompt. In a shadow, also the index of the engine that answered, and when its first step began."""
+    the prompt. In a shadow, `engine`: index of the engine that answered; `begun`: start of the request's first step."""
 
     sent: float
     chunks: list[float]
@@ -87,8 +87,8 @@ def plan(job: Job) -> dict[str, Any]:
 
 
 def run_s(job: Job, metric: str, value: float) -> float:
-    """Returns the seconds of warm-up and passes, given the predicted throughput. 0 for other metrics, and for a rate
-    search, whose loads last as long as launch.timeout_s allows."""
+    """Returns the duration of warm-up and passes in seconds, if `metric` is a throughput predicted to be `value`. 0 for
+    other metrics, and for a rate search, whose loads last as long as launch.timeout_s allows."""
     rates = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s")
     if metric not in rates or searches_rate(job):
         return 0.0
@@ -123,8 +123,8 @@ def _count(job: Job) -> int:
 
 def metrics(passes: list[Pass], job: Job) -> dict[str, float]:
     """Returns the medians over passes of the metrics, computed as in `vllm bench serve`. Medians are robust to a
-    disturbed pass. After a rate search, the loads at the highest rate are pooled instead, since all of them decided on
-    this rate."""
+    disturbed pass. After a rate search, `passes` are the loads at the rate that was found. Their requests are pooled
+    instead, as in the search's own test of the latency limits."""
     if searches_rate(job):
         passes = [pooled(passes)]
     each = [of_pass(p, request_limits(job.objective)) for p in passes]

@@ -66,7 +66,7 @@ class Buckets:
 
 
 class OnCpu(TorchFunctionMode):
-    """Redirects GPU devices to the CPU. Under autocast, computes the same operators in fp32 as a GPU."""
+    """Redirects GPU devices to the CPU. Under autocast, computes those operators in fp32 that a GPU would."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.device:  # naming a GPU is harmless until a tensor is placed there
@@ -126,7 +126,7 @@ def _processes(rank: int, world: int) -> None:
 
 def _meshes() -> None:
     """Creates device meshes from real tensors, because a mesh reads the values of its tensor of ranks."""
-    # imported first, because this module keeps a reference to init_device_mesh, which the loop below replaces
+    # FSDP's modules import init_device_mesh by name. They are loaded first, so that the loop below replaces it there.
     importlib.import_module("torch.distributed.fsdp")
     from torch.distributed import device_mesh
 

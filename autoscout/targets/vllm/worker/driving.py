@@ -34,15 +34,16 @@ async def drive(
     joules: Callable[[], float | None] = lambda: None,
     left: Callable[[], float] = lambda: math.inf,
 ) -> dict[str, Any]:
-    """Runs the equivalence prompts and the warm-up, then either as many passes as possible within `measure_s` seconds
-    (at least one), or the search for the highest rate. A pass also counts as warm-up if the next one is much
-    faster (ending.py).
+    """Runs the equivalence prompts and the warm-up, then either the search for the highest rate, or up to `passes`
+    passes (at least one; no further one after `measure_s` seconds). A pass also counts as warm-up if the next one is
+    much faster (ending.py).
 
     `answer(requests, concurrency, ids[, watch])` returns the duration and one record per request, in order: {"sent",
-    "chunks": times of its tokens, "tokens": ids if wanted, "count", "asked", "error"}, in seconds of one clock.
-    Requests that were unfinished when the watch ended the load have {"dropped": True}. `alone`: whether the engine
-    computes in this process, so that its CPU time is known and waiting can be skipped. `joules`: reads the energy
-    counter of the engine's GPUs. `left`: returns the seconds left for a search."""
+    "chunks": times of its tokens, "tokens": their ids if `ids`, "count": number of tokens, "asked": number of prompt
+    tokens, "error"}. Times are in seconds of one clock. Requests that were unfinished when the `watch` (a LoadWatch)
+    ended the load early have {"dropped": True}. `alone`: whether the engine runs in this process; its CPU time is then
+    known, and its clock can skip idle time. `joules`: reads the energy counter of the engine's GPUs. `left`: returns
+    the seconds left for a search."""
     DriveState.phase, DriveState.passes = "load", 0
     checked = (await answer(prompts.guarded(plan), 1, True))[1]
     for number in range(plan["warmup"]):

@@ -1,8 +1,8 @@
-"""Replacements for Transformer Engine's modules in a shadow run, with the same memory, GEMMs and communication.
+"""Replacements for Transformer Engine's modules in a shadow run, whose tensors have shapes but no data (watch.py).
 
-Each one allocates, saves for the backward pass and communicates like the real module (Transformer Engine 2.x,
-pytorch/module/*.py), but computes nothing. In 8 bits, a linear layer saves the transposed 8-bit copy of its input
-instead of the input, and keeps 8-bit copies of its weights."""
+Each one allocates tensors, saves tensors for the backward pass, and communicates like the real module (Transformer
+Engine 2.x, pytorch/module/*.py). Its kernels are recorded by shape, but not computed. In 8 bits, a linear layer saves
+the transposed 8-bit copy of its input instead of the input, and keeps 8-bit copies of its weights."""
 
 from typing import Any
 
@@ -349,7 +349,7 @@ class RotaryFunction(Function):
 
 
 class MovedFunction(Function):
-    """Sorts, repeats or merges rows by one kernel, such as tokens on their way to and from experts."""
+    """One kernel that sorts, repeats or merges rows, such as those of tokens on their way to and from experts."""
 
     @staticmethod
     def forward(ctx: Any, t: Any, shape: tuple[int, ...]) -> Any:
