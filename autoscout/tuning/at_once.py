@@ -8,20 +8,23 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import msgspec
 
+from autoscout.line.containers import RUN
+from autoscout.running import power
 from autoscout.running.cluster.devices import claimable, device_kind, gpus_of, memory_of
 from autoscout.running.cluster.placement import Device, Host, Placement
 from autoscout.running.interfaces import OnHosts, Profiler
-from autoscout.targets.jobs import profiler_of
+from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.tuning.evaluator import Experiment
-from autoscout.tuning.loop import Interrupted, Loop
+from autoscout.tuning.loop import Interrupted, Loop, given
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
+_OUTSIDE = (*RUN, "srun", "numactl", "taskset")  # programs whose children are on CPUs that these programs choose
 _EXCHANGE_S = 0.1  # docs/lab/testing.md: pairs differ by 0.8 % of noise, and by 1.8 % if this is 0.5 s
 
 
@@ -33,28 +36,47 @@ class Half(msgspec.Struct, frozen=True):
 
 
 def halves(job: Job, environment: Mapping[str, str]) -> tuple[Half, Half]:
-    """Two halves of this machine that share no core. Errors: AutoscoutError (exit 2) if a half is too small."""
-    if job.cluster.hosts:
-        raise AutoscoutError("--at-once compares on this machine only, but the job sets cluster.hosts", 2)
+    """Two halves of this machine that share no core. Errors: AutoscoutError (exit 2) if the job does not fit a half."""
+    if why := _refused(job):
+        raise AutoscoutError(f"--at-once runs both sides at the same time on this machine, but {why}", 2)
     cpus = sorted(os.sched_getaffinity(0), key=lambda cpu: (_core(cpu), cpu))
+    if job.launch.launcher == "replay":
+        return Half(cpus, []), Half(cpus, [])
     cores = list(dict.fromkeys(_core(cpu) for cpu in cpus))
     first = set(cores[: len(cores) // 2])
     of_cpus = [[cpu for cpu in cpus if (_core(cpu) in first) == here] for here in (True, False)]
-    known, of_gpus, what = dict(environment), [list[int](), list[int]()], "cores"
-    count = min(len(some) for some in of_cpus)
-    if device_kind(job) == "cuda":
+    count, needed, of_gpus = min(len(some) for some in of_cpus), job.devices, [list[int](), list[int]()]
+    if count and device_kind(job) == "cuda":
+        known = dict(environment)
         gpus = claimable(job, gpus_of(known), memory_of(known))
-        of_gpus, what = [gpus[: len(gpus) // 2], gpus[len(gpus) // 2 :]], "GPUs"
-        of_gpus = [some[: job.devices] for some in of_gpus]
+        of_gpus = [gpus[: len(gpus) // 2][:needed], gpus[len(gpus) // 2 :][:needed]]
         count = min(len(some) for some in of_gpus)
-    if count < job.devices:
+    if count < needed:
         raise AutoscoutError(
-            f"--at-once runs each side on half of the machine, which has {count} {what}, but the job needs "
-            f"{job.devices}",
+            f"--at-once runs each side on half of the machine, where the job can use {count} devices, but it needs "
+            f"{needed}",
             2,
         )
     one, other = (Half(cpus, gpus) for cpus, gpus in zip(of_cpus, of_gpus, strict=True))
     return one, other
+
+
+def _refused(job: Job) -> str:
+    """Why two runs of a job cannot have half of the machine each; "" if they can."""
+    launch = job.launch
+    outside = {os.path.basename(word) for word in (*launch.command_prefix, *launch.command.split())} & {*_OUTSIDE}
+    shared = [name for name, source in launch.metrics.items() if source.file and "{folder}" not in source.file]
+    if job.cluster.hosts:
+        return "the job sets cluster.hosts"
+    if outside:
+        return f"{min(outside)} decides where the job's processes run"
+    if given(job):
+        return f"CUDA_VISIBLE_DEVICES={given(job)} leaves only these GPUs; unset it, so that all can be divided"
+    if power.KNOB in JobSpace.of_job(job).knob:
+        return f"the knob {power.KNOB} changes GPUs of both"
+    if shared:
+        return f"both would write the file of launch.metrics.{shared[0]}; use {{folder}} in its name"
+    return "both would use launch.kv_folder" if launch.kv_folder else ""
 
 
 def _core(cpu: int) -> tuple[int, int]:
@@ -101,20 +123,27 @@ class Duet:
             threads = [self._threads[name, half] for half, name in enumerate(order)]
             ids = [thread.submit(threading.get_native_id).result() for thread in threads]
             running = {
-                n: thread.submit(measured, n, half) for half, (n, thread) in enumerate(zip(order, threads, strict=True))
+                name: thread.submit(measured, name, half)
+                for half, (name, thread) in enumerate(zip(order, threads, strict=True))
             }
-            if not self._parts[0].gpus:
-                self._exchange_until_done(ids, list(running.values()))
-            found = {name: (asked[name], each.result()) for name, each in running.items()}
+            try:
+                self._wait(ids, list(running.values()))
+                found = {name: (asked[name], each.result()) for name, each in running.items()}
+            except BaseException:
+                self.interrupt()
+                wait(running.values())
+                raise
         if first.stop.asked >= 2:
             raise Interrupted
         return found
 
-    def _exchange_until_done(self, ids: Sequence[int], running: Sequence[Future[Measurement]]) -> None:
-        """Moves the processes of both sides to the other half again and again, until one side is done. `ids`: of the
-        thread that started the processes on each half."""
-        here = 0
-        while not wait(running, _EXCHANGE_S, FIRST_COMPLETED).done:
+    def _wait(self, ids: Sequence[int], running: Sequence[Future[Measurement]]) -> None:
+        """Waits until both sides are done, or one has raised an error, and meanwhile moves the processes of sides on
+        CPUs to the other half again and again. `ids`: of the thread that started the processes on each half."""
+        here, every = 0, None if self._parts[0].gpus else _EXCHANGE_S
+        while wait(running, every, FIRST_EXCEPTION).not_done:
+            if any(each.done() and each.exception() for each in running):
+                return
             here = 1 - here
             for half, number in enumerate(ids):
                 for task in _tasks_below(number):
@@ -126,10 +155,10 @@ class Duet:
             profiler.interrupt()
 
     def close(self) -> None:
-        for profiler in self._profilers.values():
-            profiler.close()
         for thread in self._threads.values():
             thread.shutdown()
+        for profiler in self._profilers.values():
+            profiler.close()
 
 
 def _tasks_below(thread: int) -> Iterator[int]:

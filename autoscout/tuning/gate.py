@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -33,6 +34,7 @@ LIMIT = 40  # largest number of pairs
 MARGIN = 0.01
 _AGAIN = 2  # largest number of repeats of a run that failed by a fault of the machine
 SPOILED = ("infrastructure", "killed")  # statuses of failures that the version under test did not cause
+_SHARED = (*SPOILED, "oom", "timeout")  # the same if A and B run at the same time
 _HARDWARE = ("device", "devices", "cpu", "cpus", "gpu", "driver", "hosts")  # environment values that must be equal
 
 
@@ -53,8 +55,12 @@ class GateSide(msgspec.Struct, frozen=True):
         return found
 
 
-# Number of a pair, from 0, or -1 for the first runs → (side, result) of both sides, as soon as each is known.
-Runs = Callable[[int], Iterator[tuple[GateSide, Measurement]]]
+class Runs(msgspec.Struct, frozen=True):
+    """`pair`: runs both sides once and yields (side, result) of each; its argument is the number of the pair, from 0,
+    or -1 for the first runs. `spoiled`: statuses of failures that the version under test did not cause."""
+
+    pair: Callable[[int], Iterator[tuple[GateSide, Measurement]]]
+    spoiled: tuple[str, ...]
 
 
 def gate(
@@ -75,7 +81,8 @@ def gate(
     session.repair(kb, on_note)
     began = time.monotonic()
     with contextlib.ExitStack() as held:
-        ours, theirs = (opened(held, side, kb, on_note, stop) for side in (a, b))
+        marked = {"at_once": "half of this machine"} if together else {}
+        ours, theirs = (opened(held, side, kb, on_note, stop, marked=marked) for side in (a, b))
         ran = (ours, theirs)
         runs = at_once(held, ours, theirs, on_note, stop) if together else in_turn(ours, theirs, stop)
         _same_hardware(ours.loop.engine.started.environment, theirs.loop.engine.started.environment)
@@ -94,14 +101,21 @@ def gate(
 
 
 def opened(
-    held: contextlib.ExitStack, side: Side, kb: Path, on_note: Callable[[str], None], stop: Stop, kind: str = "gate"
+    held: contextlib.ExitStack,
+    side: Side,
+    kb: Path,
+    on_note: Callable[[str], None],
+    stop: Stop,
+    kind: str = "gate",
+    marked: Mapping[str, str] = MappingProxyType({}),
 ) -> GateSide:
-    """Opens a session for a side; the session is closed with `held`."""
+    """Opens a session for a side; the session is closed with `held`. `marked`: entries to add to the environment, so
+    that measurements are not comparable to those without them."""
     profiler = held.enter_context(contextlib.closing(profiler_of(side.job)))
     space = JobSpace.of_job(side.job)
     options = session.SessionOptions(strategy=ALONE, fidelity="profile", warm_start="off")
     name = session.new_id(side.job, kind)
-    environment = profiler.environment()
+    environment = {**profiler.environment(), **marked}
     begun = session.begun(name, side.job, kb, space, options, environment, lambda event: None, on_note)
     engine = held.enter_context(begun)
     return GateSide(side, Loop(engine, profiler, kb, on_note, stop), [])
@@ -120,16 +134,16 @@ def in_turn(a: GateSide, b: GateSide, stop: Stop) -> Runs:
             yield each, each.run()
 
     stop.now = interrupt
-    return pair
+    return Runs(pair, SPOILED)
 
 
 def at_once(held: contextlib.ExitStack, a: GateSide, b: GateSide, on_note: Callable[[str], None], stop: Stop) -> Runs:
     """Runs the two sides of a pair at the same time. Errors: AutoscoutError (exit 2) if the machine is too small."""
     sides = {pairs.A: a, pairs.B: b}
-    parts = halves(a.side.job, a.loop.engine.started.environment)
+    parts, _ = (halves(each.side.job, each.loop.engine.started.environment) for each in (a, b))
     duet = held.enter_context(contextlib.closing(Duet({name: each.loop for name, each in sides.items()}, parts)))
     cpus = " and ".join(str(len(part.cpus)) for part in parts)
-    on_note(f"A and B run at the same time, on {cpus} CPUs, and often change places")
+    on_note(f"A and B run at the same time, on {cpus} CPUs")
 
     def pair(number: int) -> Iterator[tuple[GateSide, Measurement]]:
         for left in range(_AGAIN, -1, -1):
@@ -144,7 +158,7 @@ def at_once(held: contextlib.ExitStack, a: GateSide, b: GateSide, on_note: Calla
                 return
 
     stop.now = duet.interrupt
-    return pair
+    return Runs(pair, _SHARED)
 
 
 def _order(number: int) -> tuple[str, str]:
@@ -190,14 +204,14 @@ def _same_hardware(a: Mapping[str, str], b: Mapping[str, str]) -> None:
 
 def _first_runs(a: GateSide, b: GateSide, runs: Runs, margin: float) -> Gated | None:
     """The verdict, if the first run of a side failed or B computes something else than A; else None."""
-    for each, found in runs(-1):
+    for each, found in runs.pair(-1):
         if each is a:
             if found.status != "ok":
                 why = found.evidence
                 raise AutoscoutError(f"A ({a.side.label}) does not run, so B cannot be compared with it: {why}")
             b.loop.engine.reference.measurement = found
         elif found.status != "ok":
-            kind = "undecided" if found.status in SPOILED else "worse"
+            kind = "undecided" if found.status in runs.spoiled else "worse"
             what = "computes something else" if found.status == "wrong" else f"does not run ({found.status})"
             return _gated(a, b, kind, margin, f"B ({b.side.label}) {what}: {found.evidence}")
     return None
@@ -209,11 +223,11 @@ def _compared(
     done: list[pairs.Pair] = []
     while True:
         costs: dict[str, float] = {}
-        for each, found in runs(len(done)):
+        for each, found in runs.pair(len(done)):
             name = pairs.A if each is a else pairs.B
             value = cost_of_run(each.side.job.objective, found)
             if value is None:
-                kind = "worse" if each is b and found.status not in SPOILED else "undecided"
+                kind = "worse" if each is b and found.status not in runs.spoiled else "undecided"
                 where = f"{name} ({each.side.label}) failed in pair {len(done) + 1}"
                 return _gated(a, b, kind, margin, f"{where}: {found.evidence}")
             costs[name] = value

@@ -211,7 +211,7 @@ class Loop:
         """Whether the memory in use on the GPUs is what a run needs: true for PyTorch trainers on whole GPUs of this
         machine, false for servers and JAX, which allocate all that they may use."""
         job = self.job
-        alone = device_kind(job) == "cuda" and not job.cluster.hosts and "MIG" not in _given(job)
+        alone = device_kind(job) == "cuda" and not job.cluster.hosts and "MIG" not in given(job)
         return alone and job.task != "serve" and bool(job.launch.script)
 
     def _bar(self, experiment: Experiment) -> early.Bar | None:
@@ -247,7 +247,7 @@ class Loop:
         sets power limits (which affect all users), the whole machine. Yields whether the devices are locked."""
         environment, job = self.engine.started.environment, self.job
         indices: list[int] = []
-        names = [name.strip() for name in _given(job).split(",") if name.strip()]
+        names = [name.strip() for name in given(job).split(",") if name.strip()]
         if whole or device_kind(job) != "cuda" or job.cluster.hosts or power.KNOB in self.engine.space.knob:
             names = []
         elif not names and isinstance(self.profiler, OnHosts):
@@ -278,7 +278,7 @@ class Loop:
             self.on_note("another AutoScout is measuring on this machine; this session waits until its experiments end")
 
 
-def _given(job: Job) -> str:
+def given(job: Job) -> str:
     """CUDA_VISIBLE_DEVICES of the job, else of this process; "" means all GPUs."""
     return job.launch.environment.get(_VISIBLE) or os.environ.get(_VISIBLE, "")
 

@@ -12,7 +12,7 @@ import verbs
 from autoscout.running.cluster.devices import SEPARATOR
 from autoscout.targets.jobs import load_job
 from autoscout.tuning.at_once import halves
-from kb.records import AutoscoutError, Node
+from kb.records import AutoscoutError, Job, MetricSource, Node
 
 SCRIPT = """
 import json, os, time
@@ -50,6 +50,10 @@ def job(tmp_path):
     return tmp_path / "job.toml"
 
 
+def changed(job: Job, **changes: object) -> Job:
+    return msgspec.structs.replace(job, **changes)
+
+
 @two
 def test_the_halves_share_no_cpu(job):
     one, other = halves(load_job(job), {})
@@ -65,15 +69,35 @@ def test_a_job_that_needs_more_than_half_of_the_machine_is_refused(job):
     assert "runs each side on half of the machine" in done.stderr
 
 
+@two
 def test_gpus_are_divided(job):
     found = load_job(job)
+    four = changed(found, cluster=msgspec.structs.replace(found.cluster, nodes=[Node(device="a100", count=2)]))
     gpus = {"gpus": SEPARATOR.join(["NVIDIA A100-SXM4-80GB"] * 4)}
-    nodes = [Node(device="a100", count=2)]
-    four = msgspec.structs.replace(found, cluster=msgspec.structs.replace(found.cluster, nodes=nodes))
-    if len(os.sched_getaffinity(0)) > 1:
-        assert [half.gpus for half in halves(four, gpus)] == [[0, 1], [2, 3]]
-    with pytest.raises(AutoscoutError, match="half of the machine"):
+    assert [half.gpus for half in halves(four, gpus)] == [[0, 1], [2, 3]]
+    with pytest.raises(AutoscoutError, match="needs 2"):
         halves(four, {"gpus": "NVIDIA A100-SXM4-80GB"})
+
+
+@pytest.mark.parametrize(
+    ("launch", "why"),
+    [
+        ({"command": "numactl -C 0 python3 train.py"}, "numactl decides where"),
+        ({"command_prefix": ["/usr/bin/docker", "exec", "box"]}, "docker decides where"),
+        ({"environment": {"CUDA_VISIBLE_DEVICES": "3"}}, "CUDA_VISIBLE_DEVICES=3"),
+        ({"metrics": {"step_time_s": MetricSource(file="log.txt", pattern="(1)")}}, "use {folder} in its name"),
+        ({"kv_folder": "/cache"}, "launch.kv_folder"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(job, launch, why):
+    found = load_job(job)
+    with pytest.raises(AutoscoutError, match=why):
+        halves(changed(found, launch=msgspec.structs.replace(found.launch, **launch)), {})
+
+
+def test_a_recorded_job_needs_no_halves():
+    done = verbs.run("gate", "smallest-cpu-replay", "smallest-cpu-replay", "--at-once", "--pairs", "4")
+    assert done.returncode in (0, 4), done.stderr
 
 
 @two

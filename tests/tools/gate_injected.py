@@ -186,7 +186,7 @@ def recorded(folder: Path, kind: str, share: float, rounds: int) -> list[tuple[f
         )
         runs = gate.at_once(held, a, b, lambda _: None, stop)
         for number in range(-1, rounds):  # the first pair warms files and caches up
-            found = [cost_of_run(job.objective, result) for _, result in runs(number)]
+            found = [cost_of_run(job.objective, result) for _, result in runs.pair(number)]
             if None in found:
                 raise SystemExit(f"{a.done[-1].evidence or b.done[-1].evidence}")
             if number >= 0:
