@@ -21,7 +21,7 @@ from autoscout.running.interfaces import OnHosts, Profiler
 from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.tuning.evaluator import Experiment
 from autoscout.tuning.loop import Interrupted, Loop, given
-from kb.records import AutoscoutError, Configuration, Job, Measurement
+from kb.records import AutoscoutError, Configuration, Job, Measurement, MetricSource
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _OUTSIDE = (*RUN, "srun", "numactl", "taskset")  # programs whose children are on CPUs that these programs choose
@@ -65,7 +65,8 @@ def _refused(job: Job) -> str:
     """Why two runs of a job cannot have half of the machine each; "" if they can."""
     launch = job.launch
     outside = {os.path.basename(word) for word in (*launch.command_prefix, *launch.command.split())} & {*_OUTSIDE}
-    shared = [name for name, source in launch.metrics.items() if source.file and "{folder}" not in source.file]
+    files = {name: each.file for name, each in launch.metrics.items() if isinstance(each, MetricSource)}
+    shared = [name for name, file in files.items() if file and "{folder}" not in file]
     if job.cluster.hosts:
         return "the job sets cluster.hosts"
     if outside:
