@@ -126,7 +126,7 @@ def test_what_keeps_a_bound_is_simulated_by_itself(path):
     best = ranked(path).best
     assert all(0.05 <= (r.kept_probability or 1.0) < 0.5 for r in best)
     path.write_text(AT_A_RATE)
-    assert "pp4" in ranked(path).best[0].name, "the averages of before found none within 2 s"
+    assert (ranked(path).best[0].kept_probability or 0.0) > 0.5, "the averages of before found none within 2 s"
 
 
 @pytest.mark.thorough
@@ -203,10 +203,10 @@ def test_a_session_of_simulators_alone_that_cannot_begin_names_it():
 @pytest.mark.skipif(here()[1] > 0, reason="has GPUs")
 def test_without_the_jobs_gpus_what_helps_is_said():
     """`check` said only to correct cluster.nodes, and `tune` to check the driver."""
-    devices = verbs.run("check", "deepseek-v2-lite").stdout.split("devices")[1].split("memory")[0]
+    devices = verbs.run("check", "deepseek-v2-lite").stdout.split("✗ devices")[1].split("✓ memory")[0]
     assert "this machine has no GPU" in devices
     assert "--as slurm` (or jobset) prints a script that runs the session there" in devices
-    assert "--best 10` ranks by prediction alone" in devices
+    assert "--best 10` ranks configurations by prediction alone" in devices
     done = verbs.run("tune", "deepseek-v2-lite", "--no-tui")
     assert done.returncode == 2
     assert (

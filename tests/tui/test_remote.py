@@ -192,7 +192,7 @@ def test_the_screens_of_a_session_elsewhere_until_its_host_vanishes(other, tmp_p
             shown.shows(shows)
         shown.escape()
         shown.press("p")
-        shown.shows("does not run")
+        shown.shows("this session is not running")
         shown.resize(80, 24)
         shown.settle(some=True)
         assert b"has been unreachable" in shown.redrawn()
