@@ -1,11 +1,15 @@
 """What a table's columns are: which knob, where several are set by one flag, and how runs ended."""
 
+import gzip
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autoscout.deploy.recommendation import best_of_job
 from autoscout.importing.bring_in import ImportOptions, bring_in, bring_in_all
+from autoscout.importing.converting import Done
 from autoscout.importing.mapping import uses
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import AutoscoutError
@@ -78,3 +82,37 @@ def test_what_is_known_by_imports_alone_is_not_nothing(tmp_path: Path):
         AutoscoutError, match="2 measurements of llama-3-8b-serve are known, but none applies to this cluster"
     ):
         best_of_job(kb, job)
+
+
+def shown(tmp_path: Path, text: str | bytes, name: str = "t.csv", job: str = "smallest-cpu", **options: Any) -> Done:
+    table = tmp_path / name
+    table.write_bytes(text if isinstance(text, bytes) else text.encode())
+    found = load_job(Path(f"fixtures/jobs/{job}.toml"))
+    [done] = bring_in_all(tmp_path / "kb.duckdb", table, found, ImportOptions(dry_run=True, **options)).imports
+    return done
+
+
+ROWS = [{"config": {"tp": 2, "mbs": 1}, "step_time_s": 1.5}, {"config": {"tp": 1, "mbs": 2}, "status": "oom"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reader"),
+    [
+        ("t.json", json.dumps(ROWS), ""),
+        ("t.jsonl", "\n".join(map(json.dumps, ROWS)), ""),
+        ("T.CSV", "tp,mbs,step_time_s,status\n2,1,1.5,\n1,2,,oom\n", ""),
+        ("t.tsv.gz", gzip.compress(b"tp\tmbs\tstep_time_s\tstatus\n2\t1\t1.5\t\n1\t2\t\toom\n"), ""),
+        ("t.txt", "tp,mbs,step_time_s,status\n2,1,1.5,\n1,2,,oom\n", "csv"),
+    ],
+)
+def test_tables_under_other_names_and_as_json(tmp_path: Path, name: str, text: str | bytes, reader: str):
+    """No reader recognized them, not even the one that the user had named."""
+    done = shown(tmp_path, text, name, reader=reader)
+    assert [(row.name, row.status) for row in done.shown] == [("tp2_mbs1", "ok"), ("mbs2", "oom")]
+
+
+def test_one_object_of_json_is_read_if_the_user_says_so(tmp_path: Path):
+    text = json.dumps({"tp": 2, "mbs": 1, "step_time_s": 1.5})
+    with pytest.raises(AutoscoutError, match="if it is a table, give --reader csv or --reader json"):
+        shown(tmp_path, text, "t.json")
+    assert shown(tmp_path, text, "t.json", reader="json").good == 1
