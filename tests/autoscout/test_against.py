@@ -326,3 +326,11 @@ def test_scoring_does_without_the_studies(tmp_path: Path, monkeypatch: pytest.Mo
     ended = CliRunner().invoke(cli, ["predict", "--against", str(written(tmp_path / "runs.csv", layouts()))])
     assert ended.exception is None
     assert "step_time_s: 18 rows of 2 jobs" in ended.output
+
+
+def test_a_comma_is_a_decimal_sign_between_semicolons(tmp_path: Path):
+    """All times were dropped without a word, while `import` reads them."""
+    path = written(tmp_path / "t.csv", layouts())
+    text = path.read_text()
+    path.write_text(text.replace(",", ";").replace(".", ","))
+    assert analytic(path) == (18, pytest.approx(0, abs=1e-9))
