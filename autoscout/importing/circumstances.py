@@ -36,6 +36,9 @@ COLUMNS = {
     **dict.fromkeys(("model_id", "model_name"), "model"),
     **dict.fromkeys(("seq_length", "sequence_length"), "seq_len"),
     **dict.fromkeys(("global_batch_size", "gbs"), "global_batch"),
+    **dict.fromkeys(("num_prompts", "num_requests", "total_requests"), "requests"),
+    **dict.fromkeys(("completed", "completed_requests", "successful_requests", "num_completed"), "completed"),
+    **dict.fromkeys(("failed", "failed_requests", "num_failed", "num_failed_requests", "errors"), "failed"),
 }
 # Mean lengths match if they differ by at most 10 %, or three standard errors of the mean, plus a few tokens: a chat
 # template adds some tokens to a prompt, and end markers add one or two tokens to an answer.

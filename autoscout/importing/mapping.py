@@ -19,6 +19,11 @@ Kind = Literal["knob", "metric", "status", "evidence", "cost_s", "at", "kept", "
 _METRICS = tuple(name for name in dict.fromkeys((*TRAINING_METRICS, *SERVING_METRICS)) if name != DEVICES)
 _PERCENT = 10  # from this value on, a supposed fraction is probably a percentage
 _ROLES = ("status", "evidence", "cost_s", "at")
+# Further names of two roles; of several in a table, the first one has the role.
+_ALSO: dict[Kind, tuple[str, ...]] = {
+    "status": ("state",),
+    "evidence": ("error", "error_message", "exception", "failure_reason", "failure"),
+}
 # Prefixes in tables that experiment trackers and tuners export, as in params.lr or metrics.loss.
 _EXPORTED = re.compile(r"(params?|config|metrics?)[._/](?=\w)")
 # Further columns that may be stored, by name: text about hardware and software, and numbers. All other columns are
@@ -155,8 +160,9 @@ def _use(
     name = flag_of(column)
     if _EXPORTED.match(name) and (plain := _EXPORTED.sub("", name, count=1)) in (*called, *_METRICS):
         name = plain if plain not in names else name
-    if name == "state" and "status" not in names:
-        return Use("status", "status")
+    for role, others in _ALSO.items():
+        if name in others and name == next((other for other in (role, *others) if other in names), ""):
+            return Use(role, role)
     if knob := called.get(name):
         if name == flag_of(knob.name) or knob.unit != "MiB":
             return Use("knob", knob.name)

@@ -328,6 +328,16 @@ def test_scoring_does_without_the_studies(tmp_path: Path, monkeypatch: pytest.Mo
     assert "step_time_s: 18 rows of 2 jobs" in ended.output
 
 
+def test_a_failure_in_place_of_a_time_is_a_failure_and_other_texts_are_counted(tmp_path: Path):
+    """Such rows counted as runs that fit in memory, and texts were dropped without a word."""
+    rows = layouts()
+    rows[0]["iteration_time_s"], rows[1]["iteration_time_s"], rows[2]["iteration_time_s"] = "OOM", "crashed", "1 812"
+    report = score(written(tmp_path / "t.csv", rows))
+    assert report.memory is not None
+    assert (report.memory.runs, report.memory.died) == (17, 1)
+    assert report.skipped == {"its status is a failure": 1, "its iteration_time_s is not a number": 1}
+
+
 def test_a_comma_is_a_decimal_sign_between_semicolons(tmp_path: Path):
     """All times were dropped without a word, while `import` reads them."""
     path = written(tmp_path / "t.csv", layouts())

@@ -155,3 +155,12 @@ def test_a_table_s_columns_that_say_a_load_or_a_size_are_held_against_the_job(tm
     path.write_text("max_num_seqs,output_tokens_per_s,model\n64,100,acme/Novel-70B\n64,90,tiny\n")
     done = bring_in(tmp_path / "kb.duckdb", path, JOB, [], [], [])
     assert [bad.where for bad in done.bad] == ["line 2"]
+
+
+@pytest.mark.parametrize("columns", ["failed,completed\n64,100,20,4", "num_prompts,completed\n64,100,24,4"])
+def test_a_row_of_a_table_whose_requests_failed_is_a_failure(tmp_path: Path, columns: str):
+    """It came in as a measurement, and the fastest: only requests that succeed are timed."""
+    path = tmp_path / "t.csv"
+    path.write_text(f"max_num_seqs,output_tokens_per_s,{columns}\n")
+    [row] = bring_in(tmp_path / "kb.duckdb", path, JOB, [], [], [], dry_run=True).shown
+    assert (row.status, row.evidence, row.metrics) == ("error", "20 of 24 requests failed", {})

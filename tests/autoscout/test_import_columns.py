@@ -92,6 +92,49 @@ def shown(tmp_path: Path, text: str | bytes, name: str = "t.csv", job: str = "sm
     return done
 
 
+STATUSES = [
+    ("pass", "", "ok"),
+    ("SUCCESSFUL", "", "ok"),
+    ("FAIL (OOM)", "", "oom"),
+    ("CUDA out of memory. Tried to allocate 2.00 GiB", "", "oom"),
+    ("CUDA_OOM", "", "oom"),
+    ("NCCL timed out", "", "timeout"),
+    ("exit code 137", "", "error"),
+    ("ValueError: heads not divisible", "", "error"),
+    ("failed", "torch.OutOfMemoryError: CUDA out of memory", "oom"),
+    ("failed", "OSError: [Errno 28] No space left on device", "infrastructure"),
+    ("failed", "ok", "error"),
+    ("", "RESOURCE_EXHAUSTED: out of memory", "oom"),
+    ("", "no error", "ok"),
+    ("", "True", "error"),
+    ("", "False", "ok"),
+    ("", "0.02", "ok"),
+]
+
+
+@pytest.mark.parametrize(("status", "error", "known"), STATUSES)
+def test_how_a_run_ended_is_read_from_what_its_row_says(tmp_path: Path, status: str, error: str, known: str):
+    """Texts of failures were refused as unknown, or a run that was out of memory became another error."""
+    [row] = shown(tmp_path, f'mbs,tp,step_time_s,status,error\n1,2,0.5,"{status}","{error}"\n').shown
+    assert row.status == known
+    assert row.evidence == ("" if known == "ok" or status.lower() == "oom" else row.evidence)
+
+
+def test_a_failure_in_place_of_a_metric_or_as_yes_in_a_column_of_its_own(tmp_path: Path):
+    done = shown(tmp_path, "mbs,tp,step_time_s\n1,2,OOM\n2,2,timeout\n4,2,N/A\n")
+    assert [(row.status, row.metrics) for row in done.shown] == [("oom", {}), ("timeout", {})]
+    assert [bad.reason for bad in done.bad] == ["step_time_s is 'N/A', which is not a number"]
+    done = shown(tmp_path, "mbs,tp,step_time_s,oom,ok,timeout\n1,2,1,False,True,30\n2,2,,True,no,1\n4,2,1,0,False,\n")
+    assert [row.status for row in done.shown] == ["ok", "oom", "error"]
+    assert done.columns["oom"] == "status, if yes or no"
+
+
+def test_a_failed_row_may_have_no_number(tmp_path: Path):
+    """It was refused, so that a failure was lost."""
+    [row] = shown(tmp_path, "mbs,tp,step_time_s,status\n1,2,N/A,oom\n").shown
+    assert row.status == "oom"
+
+
 ROWS = [{"config": {"tp": 2, "mbs": 1}, "step_time_s": 1.5}, {"config": {"tp": 1, "mbs": 2}, "status": "oom"}]
 
 

@@ -127,11 +127,12 @@ def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[st
 
 def reads(name: str) -> bool:
     inputs = {other for names in (*_COUNTS.values(), *_MAY_BE_0.values(), _SPECULATIVE) for other in names}
-    return (
-        name in inputs
-        or name in ("kv_dtype", "max_model_len", "quantization", "ep")
-        or _ours(name, "", 1.0) is not None
-    )
+    return name in inputs or name in ("kv_dtype", "max_model_len", "quantization", "ep") or measures(name)
+
+
+def measures(name: str) -> bool:
+    """Whether a wide table's column with this name is a metric."""
+    return _ours(name, "", 1.0) is not None
 
 
 def device_name(text: str, memory_gib: float = 0.0) -> str:
