@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from functools import cached_property, lru_cache
 
 import msgspec
@@ -11,6 +12,7 @@ from autoscout.importing.circumstances import COLUMNS, COUNTS, Lengths, another_
 from autoscout.importing.ended import end_of, flagged
 from autoscout.importing.mapping import Use, flag_of, knob_value
 from autoscout.importing.plausible import implausible
+from autoscout.job.lengths import tokens_of_step
 from autoscout.job.metrics import metrics_of_task
 from autoscout.job.units import quantity, unit_of
 from autoscout.space.graph import Space
@@ -69,6 +71,7 @@ class Converting:
         self.no_numbers: Counter[str] = Counter()
         self.left_out: Counter[tuple[str, str]] = Counter()
         self.devices = job.devices
+        self.computed = ""  # how a metric was computed, as a note
         used = [(column, use) for column, use in meant.items() if use.kind != "left out"]
         self._knobs = [(column, use) for column, use in used if use.kind == "knob"]
         self._columns = [(c, use, unit_of(use.name), "loss" in c.lower()) for c, use in used if use.kind != "knob"]
@@ -111,8 +114,16 @@ class Converting:
         return Shown(where, row.name, row.status, metrics, row.cost_s, row.at, row.evidence)
 
     def notes(self) -> list[str]:
-        notes = [f"{n} values of {c} are not finite numbers and were left out" for c, n in self.no_numbers.items()]
+        notes = [
+            f"{n} values of {c} are not {'times' if self.meant[c].kind == 'at' else 'finite numbers'} and were left out"
+            for c, n in self.no_numbers.items()
+            if n
+        ]
         notes += [f"{n} values of {c} look like {what} and were left out" for (c, what), n in self.left_out.items()]
+        both = [(column, use.name) for column, use in self._knobs if use.name in self.fixed]
+        notes += [f"--set {name} applies only to rows without a value in column {column}" for column, name in both]
+        if self.computed:
+            notes.append(self.computed)
         if self.source.simulated:
             notes.append("these are estimates: they are stored as predictions, never as measurements")
         return notes
@@ -134,6 +145,9 @@ class Converting:
                     self._keep(metrics, environment, column, cell, use.kind == "kept")
                     if loss and isinstance(cell, float | str) and str(cell).lower() in _NOT_FINITE:
                         not_finite = column
+                case "at":
+                    stated["at"] = _unix_s(cell, use.factor)
+                    self.no_numbers[column] += math.isnan(stated["at"])
                 case _:
                     stated[use.name] = cell if use.factor == 1 else number_in(cell) * use.factor
         flags = [
@@ -153,6 +167,8 @@ class Converting:
             metrics = {name: value for name, value in metrics.items() if name not in self.named}
         if known == "ok" and not_finite:
             known, evidence = "wrong", f"{not_finite} is not a number"
+        if known == "ok":
+            self._complete(metrics)
         configuration, name, valid = self._configured(row.cells)
         if known != "ok" and not row.said and not any(row.cells.get(c) not in (None, "") for c, _ in self._knobs):
             raise ValueError(
@@ -209,12 +225,17 @@ class Converting:
                 f"{', '.join(sorted(self.named & metrics.keys()))}"
             )
         for name, value in metrics.items():
-            least = 0.0 if name not in (self.job.objective.metric, "step_time_s") or known != "ok" else _LEAST
+            least = (
+                0.0
+                if name not in (self.job.objective.metric, "step_time_s", "tokens_per_s") or known != "ok"
+                else _LEAST
+            )
             if name in self.named and not (value == 0 == least or _LEAST <= value <= _MOST):
                 raise ValueError(f"{name} is {value:g}, which is impossible")
         if not (0 <= cost_s <= _MOST or math.isnan(cost_s)) or not (0 <= at < door.LATEST or math.isnan(at)):
             raise ValueError(
-                f"the row's duration ({cost_s:g} s) or end time ({at:g}, in seconds since 1970) is impossible"
+                f"the row's duration ({cost_s:g} s) or end time ({at:g}, in seconds since 1970) is impossible; check "
+                "their units (--unit COLUMN=UNIT)"
             )
 
     def _why_none(self, row: Row) -> str:
@@ -223,6 +244,17 @@ class Converting:
             if use.kind == "metric" and (cell := row.cells.get(column)) not in (None, ""):
                 return f": {column} is '{cell}', which is not a number"
         return "" if self.named else "; name the column that contains one with --map COLUMN=METRIC"
+
+    def _complete(self, metrics: dict[str, float]) -> None:
+        """Adds the objective if it is the step time or the tokens per second, and a training row has only the other.
+        Where samples are padded, tools count different tokens."""
+        ours = self.job.objective.metric
+        given = {"step_time_s": "tokens_per_s", "tokens_per_s": "step_time_s"}.get(ours, "")
+        tokens = 0.0 if self.job.task == "serve" or self.job.traffic.lengths else tokens_of_step(self.job.traffic)
+        if tokens and ours not in metrics and given in self.named and metrics.get(given, 0.0) > 0:
+            metrics[ours] = tokens / metrics[given]
+            self.named.add(ours)
+            self.computed = f"{ours} was computed from {given}, with {tokens:,.0f} tokens a step"
 
     def _metric(self, metrics: dict[str, float], use: Use, unit: str, column: str, cell: Cell) -> bool:
         """Adds a cell to `metrics`; returns False if it contains no finite number."""
@@ -245,6 +277,18 @@ class Converting:
             self.left_out[column, what] += 1
         else:
             environment[door.plain(column)] = door.plain(str(cell)[:200])
+
+
+def _unix_s(cell: Cell, factor: float) -> float:
+    """Converts a number, a date or a text in ISO 8601 to seconds since 1970; NaN for others. A time without a zone is
+    local."""
+    number = number_in(cell) * factor
+    if number == number:
+        return number
+    try:
+        return (cell if isinstance(cell, datetime) else datetime.fromisoformat(str(cell).strip())).timestamp()
+    except (ValueError, OverflowError):
+        return math.nan
 
 
 def in_words(use: Use) -> str:

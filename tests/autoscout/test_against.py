@@ -18,7 +18,7 @@ from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation import training_tables
 from autoscout.simulate.validation.against import _rank, score
-from autoscout.simulate.validation.measured import read
+from autoscout.simulate.validation.measured import read, read_rows
 from kb.records import AutoscoutError
 from tui.cli import cli
 
@@ -344,3 +344,20 @@ def test_a_comma_is_a_decimal_sign_between_semicolons(tmp_path: Path):
     text = path.read_text()
     path.write_text(text.replace(",", ";").replace(".", ","))
     assert analytic(path) == (18, pytest.approx(0, abs=1e-9))
+
+
+@pytest.mark.parametrize("name", ["Step Time (s)", "iteration time [s]", "Time per step (s)"])
+def test_a_unit_in_brackets_and_words_with_spaces(tmp_path: Path, name: str):
+    rows = [{**row, name: row.pop("iteration_time_s")} for row in layouts()]
+    assert analytic(written(tmp_path / "t.csv", rows)) == (18, pytest.approx(0, abs=1e-9))
+
+
+@pytest.mark.parametrize("name", ["Tokens/s", "tokens/sec", "tokens per second"])
+def test_rates_as_people_write_them(tmp_path: Path, name: str):
+    rows = [{**row, name: 64 * 2048 / row.pop("iteration_time_s")} for row in layouts()]
+    assert analytic(written(tmp_path / "t.csv", rows)) == (18, pytest.approx(0, abs=1e-9))
+
+
+def test_a_statistic_may_stand_before_its_metric():
+    rows = [{**row, "mean_ttft_ms": row.pop("ttft_ms"), "p99_tpot_ms": row["tpot_ms"]} for row in serving()]
+    assert [found.metric for found in read_rows(rows).sets] == ["tpot_mean_ms", "tpot_p99_ms", "ttft_mean_ms"]

@@ -92,6 +92,46 @@ def shown(tmp_path: Path, text: str | bytes, name: str = "t.csv", job: str = "sm
     return done
 
 
+@pytest.mark.parametrize(
+    ("header", "row", "metrics"),
+    [
+        ("Micro batch size,TP,Step time [ms]", "1,2,812.5", {"step_time_s": 0.8125}),
+        ("micro_batch,tensor_parallel,Iteration Time (milliseconds)", "1,2,500", {"step_time_s": 0.5}),
+        ("MBS,tp_size,avg_step_time_ms,p99 step time (ms)", "1,2,500,900", {"step_time_s": 0.5}),
+        ("mbs,tp,step_time_s,mean_step_time_ms", "1,2,1,2", {"step_time_s": 1.0}),
+        ("mbs,tp,step_time_s,Peak mem (GiB)", "1,2,1,2", {"step_time_s": 1.0, "peak_memory_gib": 2.0}),
+        ("mbs,tp,tokens/sec", "1,2,5120", {"tokens_per_s": 5120.0, "step_time_s": 0.1}),
+        ("mbs,tp,Throughput (tokens/s)", "1,2,5120", {"tokens_per_s": 5120.0, "step_time_s": 0.1}),
+    ],
+)
+def test_headers_as_people_write_them(tmp_path: Path, header: str, row: str, metrics: dict[str, float]):
+    """They were left out: rows had no metric, or were taken for a configuration without the knob."""
+    [found] = shown(tmp_path, f"{header}\n{row}\n").shown
+    assert (found.name, found.metrics) == ("tp2_mbs1", pytest.approx(metrics))
+
+
+def test_metrics_of_a_benchmark_in_a_table_of_one_s_own(tmp_path: Path):
+    text = (
+        "tp,mean_ttft_ms,TPOT P99 (s),median_itl_ms,output_throughput,Request throughput (req/s)\n2,200,0.03,20,900,8\n"
+    )
+    [row] = shown(tmp_path, text, job="llama-3-8b-serve").shown
+    expected = {"ttft_mean_ms": 200.0, "tpot_p99_ms": 30.0, "itl_p50_ms": 20.0}
+    assert row.metrics == pytest.approx({**expected, "output_tokens_per_s": 900.0, "requests_per_s": 8.0})
+
+
+def test_a_metric_without_a_unit_is_asked_for_under_the_column_s_own_name(tmp_path: Path):
+    with pytest.raises(AutoscoutError, match="column Step Time has no unit; give it, for example --unit 'Step Time=s'"):
+        shown(tmp_path, "mbs,tp,Step Time\n1,2,800\n")
+    assert shown(tmp_path, "mbs,tp,Step Time,tokens_per_s\n1,2,800,9\n").good == 1
+
+
+def test_names_of_one_knob_or_metric_that_are_there_twice_are_not_guessed(tmp_path: Path):
+    done = shown(tmp_path, "mbs,tp_size,tensor_parallel,step_time_s\n1,2,2,1\n")
+    assert [row.name for row in done.shown] == ["mbs1"]
+    with pytest.raises(AutoscoutError, match="the row has no metric"):
+        shown(tmp_path, "mbs,tp,mean_step_time_s,median_step_time_s\n1,2,1,1\n")
+
+
 STATUSES = [
     ("pass", "", "ok"),
     ("SUCCESSFUL", "", "ok"),
@@ -133,6 +173,20 @@ def test_a_failed_row_may_have_no_number(tmp_path: Path):
     """It was refused, so that a failure was lost."""
     [row] = shown(tmp_path, "mbs,tp,step_time_s,status\n1,2,N/A,oom\n").shown
     assert row.status == "oom"
+
+
+def test_dates_are_read_and_what_is_none_is_counted(tmp_path: Path):
+    """Dates in text were dropped without a word."""
+    text = "mbs,tp,step_time_s,finished\n1,2,1,2026-05-01T10:00:00Z\n1,2,1,1777629600\n1,2,1,yesterday\n"
+    done = shown(tmp_path, text, maps=["finished=at"])
+    assert [row.at for row in done.shown] == [1777629600.0, 1777629600.0, 0.0]
+    assert done.notes == ["1 values of finished are not times and were left out"]
+
+
+def test_a_knob_that_is_set_and_has_a_column_is_noted(tmp_path: Path):
+    done = shown(tmp_path, "mbs,tp,step_time_s\n1,2,1\n,2,1\n", sets=["mbs=4"])
+    assert [row.name for row in done.shown] == ["tp2_mbs1", "tp2_mbs4"]
+    assert done.notes == ["--set mbs applies only to rows without a value in column mbs"]
 
 
 ROWS = [{"config": {"tp": 2, "mbs": 1}, "step_time_s": 1.5}, {"config": {"tp": 1, "mbs": 2}, "status": "oom"}]

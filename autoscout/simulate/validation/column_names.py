@@ -1,11 +1,11 @@
 """Renames the columns of tables of training runs to the names that the models use."""
 
-import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from autoscout.job.device_names import kinds
+from autoscout.job.headers import header
 from autoscout.job.outcome_words import outcome
 from autoscout.simulate.training.inputs import READ
 
@@ -86,7 +86,7 @@ def counts() -> list[str]:
 
 
 def plain(name: str) -> str:
-    return re.sub(r"[\s\-]+", "_", name.strip().lower())
+    return header(name)
 
 
 def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
