@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 
 import msgspec
 
-from autoscout.importing.circumstances import COLUMNS, COUNTS, Lengths, another_job, failure, lengths_of
+from autoscout.importing.circumstances import COLUMNS, COUNTS, NODES, Lengths, another_job, failure, lengths_of
 from autoscout.importing.ended import end_of, flagged
 from autoscout.importing.mapping import Use, flag_of, knob_value
 from autoscout.importing.plausible import implausible
@@ -77,6 +77,8 @@ class Converting:
         self._columns = [(c, use, unit_of(use.name), "loss" in c.lower()) for c, use in used if use.kind != "knob"]
         silent = [] if source.meaning else [c for c, use in meant.items() if use.kind in ("kept", "number", "left out")]
         self._says = [(c, COLUMNS[flag_of(c)]) for c in silent if flag_of(c) in COLUMNS and meant[c].why != "as wished"]
+        if any(flag_of(c) in NODES for c in meant):
+            self._says = [(c, name) for c, name in self._says if name != "devices"]
         self._flags = [(c, status) for c in silent if (status := flagged(flag_of(c))) and meant[c].why != "as wished"]
         done.columns |= {c: "status, if yes or no" for c, _ in self._flags} | {
             c: "a number of requests" for c, name in self._says if name in COUNTS and job.task == "serve"
