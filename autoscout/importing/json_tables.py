@@ -2,7 +2,6 @@
 dots, such as config.tp. A single object may be a file of settings, so only `--reader json` reads it as a row."""
 
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 from autoscout.importing import paths
@@ -12,17 +11,14 @@ from autoscout.targets.found import Reader, Row, RowSource
 from kb.records import AutoscoutError
 
 _SUFFIXES = (".json", ".jsonl", ".ndjson")
-_FIRST = 1000  # number of rows whose columns are the table's columns
 
 
 def read_json(path: Path) -> RowSource:
     """Reads a JSON table. Errors: AutoscoutError (exit 2) for a file without rows; ValueError for a damaged file."""
-    rows = _rows(path)
-    first = [row for row, _ in zip(rows, range(_FIRST), strict=False)]
-    columns = list(dict.fromkeys(name for row in first for name in row.cells))
+    columns = list(dict.fromkeys(name for row in _rows(path) for name in row.cells))
     if not columns:
         raise AutoscoutError(f"{path} has no rows", 2)
-    return RowSource(reader="json", columns=columns, rows=chain(first, rows))
+    return RowSource(reader="json", columns=columns, rows=_rows(path))
 
 
 def _rows(path: Path) -> Iterator[Row]:

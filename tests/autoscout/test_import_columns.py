@@ -213,3 +213,9 @@ def test_one_object_of_json_is_read_if_the_user_says_so(tmp_path: Path):
     with pytest.raises(AutoscoutError, match="if it is a table, give --reader csv or --reader json"):
         shown(tmp_path, text, "t.json")
     assert shown(tmp_path, text, "t.json", reader="json").good == 1
+
+
+def test_a_column_of_the_last_object_is_a_column(tmp_path: Path):
+    rows = [{"tp": 2, "mbs": 1, "step_time_s": 1.5}] * 2000 + [{"tp": 2, "mbs": 2, "status": "oom"}]
+    done = shown(tmp_path, "\n".join(map(json.dumps, rows)), "t.jsonl")
+    assert (done.good, done.columns["status"]) == (2001, "status status")
