@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 import msgspec
 
 from autoscout.importing.circumstances import COLUMNS, COUNTS, NODES, Lengths, another_job, failure, lengths_of
-from autoscout.importing.ended import end_of, flagged
+from autoscout.importing.ended import Flag, end_of, flagged
 from autoscout.importing.mapping import Use, flag_of, knob_value
 from autoscout.importing.plausible import implausible
 from autoscout.job.lengths import tokens_of_step
@@ -79,7 +79,9 @@ class Converting:
         self._says = [(c, COLUMNS[flag_of(c)]) for c in silent if flag_of(c) in COLUMNS and meant[c].why != "as wished"]
         if any(flag_of(c) in NODES for c in meant):
             self._says = [(c, name) for c, name in self._says if name != "devices"]
-        self._flags = [(c, status) for c in silent if (status := flagged(flag_of(c))) and meant[c].why != "as wished"]
+        self._flags: list[tuple[str, Status]] = [
+            (c, status) for c in silent if (status := flagged(flag_of(c))) and meant[c].why != "as wished"
+        ]
         done.columns |= {c: "status, if yes or no" for c, _ in self._flags} | {
             c: "a number of requests" for c, name in self._says if name in COUNTS and job.task == "serve"
         }
@@ -152,12 +154,13 @@ class Converting:
                     self.no_numbers[column] += math.isnan(stated["at"])
                 case _:
                     stated[use.name] = cell if use.factor == 1 else number_in(cell) * use.factor
+        serves = self.job.task == "serve"
         flags = [
-            (column, status, self.job.task == "serve" and COLUMNS.get(flag_of(column)) in COUNTS, row.cells.get(column))
-            for column, status in self._flags
+            Flag(column, known, serves and COLUMNS.get(flag_of(column)) in COUNTS, row.cells.get(column))
+            for column, known in self._flags
         ]
-        words = [str(cell) for _, _, cell in texts]
-        known, evidence = end_of(str(stated.get("status", "")), str(stated.get("evidence", "")), flags, words)
+        instead = [str(cell) for _, _, cell in texts]
+        known, evidence = end_of(str(stated.get("status", "")), str(stated.get("evidence", "")), flags, instead)
         for name, column, cell in texts if known == "ok" else ():
             if name == self.job.objective.metric:
                 raise ValueError(f"{column} is '{cell}', which is not a number")

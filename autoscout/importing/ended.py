@@ -3,8 +3,9 @@ a metric, such as OOM."""
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from autoscout.job.outcome_words import NOT_ENDED, WORDS, outcome
+from autoscout.job.outcome_words import ENDED, NOT_ENDED, WORDS, outcome
 from autoscout.running.symptoms import find
 from autoscout.targets.found import Cell
 from kb.records import Status
@@ -17,20 +18,30 @@ _SWITCHES = ("ok", "oom", "error")
 End = tuple[Status, str]  # (status, evidence)
 
 
+class Flag(NamedTuple):
+    """A cell of a column such as `failed`. `status`: what yes states; `counts`: whether its numbers are counts."""
+
+    column: str
+    status: Status
+    counts: bool
+    cell: Cell
+
+
 def flagged(name: str) -> Status | None:
-    """Returns the status that a column with this (normalized) name states if it contains yes or no; None if none."""
-    return WORDS.get(name) if name.isidentifier() else None
+    """Returns the status that a column with this (normalized) name states if it contains yes or no; None if none. (A
+    column such as `done` tells which report is the last, as those of Ray Tune do, and no failure.)"""
+    return WORDS.get(name) if name.isidentifier() and name not in ENDED else None
 
 
-def end_of(status: str, evidence: str, flags: Iterable[tuple[str, Status, bool, Cell]], words: Iterable[str]) -> End:
-    """Returns how a run ended. `flags`: (column, the status that it states, whether its numbers are counts, cell);
-    `words`: texts in columns of metrics. Errors: ValueError for a run that has not ended, and for an unknown status."""
+def end_of(status: str, evidence: str, flags: Iterable[Flag], texts: Iterable[str]) -> End:
+    """Returns how a run ended. `texts`: those in columns of metrics. Errors: ValueError for a run that has not ended,
+    and for an unknown status."""
     known = _status(status)
     word = evidence.strip().lower()
     if known == "ok" and not status and word not in _NO and not _NUMBER.fullmatch(evidence):
         known = "error" if word in _YES else outcome(evidence) or "ok"
     if known == "ok":
-        known, evidence = _by_flags(flags) or _by_words(words) or (known, evidence)
+        known, evidence = _by_flags(flags) or _by_texts(texts) or (known, evidence)
     text = evidence or (status if known != "ok" and status.strip().lower() not in WORDS else "")
     if known == "error":  # the message may state the cause
         found = find(text)
@@ -54,7 +65,7 @@ def _status(text: str) -> Status:
     return known
 
 
-def _by_flags(flags: Iterable[tuple[str, Status, bool, Cell]]) -> End | None:
+def _by_flags(flags: Iterable[Flag]) -> End | None:
     for column, status, counts, cell in flags:
         word = str(cell).strip().lower().removesuffix(".0")
         numbers = status in _SWITCHES and not counts
@@ -66,9 +77,9 @@ def _by_flags(flags: Iterable[tuple[str, Status, bool, Cell]]) -> End | None:
     return None
 
 
-def _by_words(words: Iterable[str]) -> End | None:
-    for text in words:
+def _by_texts(texts: Iterable[str]) -> End | None:
+    for text in texts:
         known = outcome(text)
-        if known not in (None, "ok"):
+        if known and known != "ok":
             return known, text
     return None

@@ -5,11 +5,9 @@ import re
 from kb.records import Status
 
 NOT_ENDED = ("running", "pending", "queued", "scheduled", "waiting", "paused", "pruned", "preempted")
+ENDED = ("complete", "completed", "finished", "done")
 WORDS: dict[str, Status] = {
-    **dict.fromkeys(
-        ("ok", "success", "successful", "succeeded", "complete", "completed", "finished", "done", "pass", "passed"),
-        "ok",
-    ),
+    **dict.fromkeys(("ok", "success", "successful", "succeeded", "pass", "passed", *ENDED), "ok"),
     **dict.fromkeys(("true", "0", "no error"), "ok"),
     **dict.fromkeys(("oom", "out of memory", "out_of_memory", "outofmemory"), "oom"),
     **dict.fromkeys(("fail", "failed", "failure", "error", "crash", "crashed", "exception", "false", "1"), "error"),
@@ -28,6 +26,7 @@ _FAILED = re.compile(
     r"|\b(abort|traceback|core dumped|sig(kill|term|segv|abrt|bus))",
     re.IGNORECASE,
 )
+_CAUSES: dict[Status, re.Pattern[str]] = {"oom": _OUT_OF_MEMORY, "timeout": _TIMED_OUT, "error": _FAILED}
 
 
 def outcome(text: str) -> Status | None:
@@ -36,7 +35,4 @@ def outcome(text: str) -> Status | None:
     word = text.strip().lower().removesuffix(".0")
     if word in WORDS:
         return WORDS[word]
-    for pattern, status in ((_OUT_OF_MEMORY, "oom"), (_TIMED_OUT, "timeout"), (_FAILED, "error")):
-        if pattern.search(text):
-            return status
-    return None
+    return next((status for status, pattern in _CAUSES.items() if pattern.search(text)), None)

@@ -164,7 +164,9 @@ def test_a_failure_in_place_of_a_metric_or_as_yes_in_a_column_of_its_own(tmp_pat
     done = shown(tmp_path, "mbs,tp,step_time_s\n1,2,OOM\n2,2,timeout\n4,2,N/A\n")
     assert [(row.status, row.metrics) for row in done.shown] == [("oom", {}), ("timeout", {})]
     assert [bad.reason for bad in done.bad] == ["step_time_s is 'N/A', which is not a number"]
-    done = shown(tmp_path, "mbs,tp,step_time_s,oom,ok,timeout\n1,2,1,False,True,30\n2,2,,True,no,1\n4,2,1,0,False,\n")
+    done = shown(
+        tmp_path, "mbs,tp,step_time_s,oom,ok,timeout,done\n1,2,1,False,True,30,no\n2,2,,True,no,1,\n4,2,1,0,False,,\n"
+    )
     assert [row.status for row in done.shown] == ["ok", "oom", "error"]
     assert done.columns["oom"] == "status, if yes or no"
 
