@@ -27,6 +27,7 @@ _EMPTY: dict[
 ] = {}  # cached content of an empty knowledge base; creating one by migrations takes 0.2 s of CPU time
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "beegfs", "gpfs", "ceph", "9p"}
 _USUAL = "kb.duckdb"
+_MAGIC, _MAGIC_AT = b"DUCK", 8  # in each DuckDB file, and its position there
 _READER: dict[str, Any] = {"enable_external_access": False, "lock_configuration": True}
 
 
@@ -140,6 +141,8 @@ def network_filesystem(path: Path) -> str:
 def _connect(kb: Path, read_only: bool, wait_s: float, config: dict[str, Any] = _WRITER) -> "DuckDBPyConnection":
     import duckdb  # imported here, because it takes longer than `autoscout --help` may take in total
 
+    if _is_foreign(kb):
+        raise AutoscoutError(f"{kb} is not a DuckDB file; choose another one with --kb", 2)
     deadline = time.monotonic() + wait_s
     while True:
         try:
@@ -149,6 +152,17 @@ def _connect(kb: Path, read_only: bool, wait_s: float, config: dict[str, Any] = 
             if "Could not set lock on file" not in str(error) or time.monotonic() >= deadline:
                 raise
             time.sleep(0.02)
+
+
+def _is_foreign(kb: Path) -> bool:
+    """Whether the file exists, and is not a database. DuckDB would open a table, such as a CSV file, as views in a
+    database in memory, so that everything stored there would be lost."""
+    try:
+        with open(kb, "rb") as file:
+            start = file.read(len(_MAGIC) + _MAGIC_AT)
+    except OSError:
+        return False
+    return bool(start) and start[_MAGIC_AT:] != _MAGIC
 
 
 def _create(kb: Path) -> None:

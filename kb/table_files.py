@@ -25,7 +25,10 @@ def read_table(path: Path, where: str = "") -> Table:
         )
     with duckdb.connect(":memory:") as con:
         try:
-            con.execute(f"CREATE TABLE measured AS FROM {_FORMATS[suffix.lower()]}", [str(path)])
+            read = _FORMATS[suffix.lower()]
+            if suffix.lower() == ".csv" and _by_semicolons(con, path):
+                read = read.replace(")", ", decimal_separator = ',')")
+            con.execute(f"CREATE TABLE measured AS FROM {read}", [str(path)])
         except duckdb.Error as error:
             raise AutoscoutError(f"{path} cannot be read as a table ({_first_line(error)})", 2) from error
         con.execute("SET enable_external_access = false; SET lock_configuration = true")
@@ -38,6 +41,12 @@ def read_table(path: Path, where: str = "") -> Table:
         except duckdb.Error as error:
             raise AutoscoutError(f"--where {where}: {_first_line(error)}", 2) from error
         return Table([c[0] for c in cursor.description], [str(c[1]) for c in cursor.description], rows, False)
+
+
+def _by_semicolons(con: Any, path: Path) -> bool:
+    """Whether semicolons separate the columns, so that a comma is a decimal sign (as in German)."""
+    sniffed = con.execute("SELECT Delimiter FROM sniff_csv(?)", [str(path)]).fetchone()
+    return sniffed is not None and sniffed[0] == ";"
 
 
 def _first_line(error: Exception) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from autoscout.importing import columnar
+from autoscout.importing import columnar, json_tables
 from autoscout.importing.converting import RAISED, Bad, Converting, Done, in_words
 from autoscout.importing.mapped import torn
 from autoscout.importing.mapping import flag_of, uses
@@ -117,7 +117,8 @@ def _sources(
             if mine and path.is_dir():
                 rest = [file for file in rest if not each.has(file)]
         else:
-            mine = [file for file in rest if _caught(file, known, lambda each=each, file=file: each.recognizes(file))]
+            chosen = reader and path.is_file()  # the user names the reader of a file, whatever the file is called
+            mine = [f for f in rest if chosen or _caught(f, known, lambda each=each, f=f: each.recognizes(f))]
             rest = [file for file in rest if file not in mine]
         for one in mine:
             yield lambda one=one, known=known, each=each: _caught(one, known, lambda: each.read(one, job, space, part))
@@ -174,7 +175,7 @@ def _caught(path: Path, reader: str, work: Callable[[], T]) -> T:
 def readers() -> dict[str, Reader]:
     """Returns the readers written in Python: the generic readers for tables, and the readers of targets. (All further
     readers are TOML files.)"""
-    found = {"csv": columnar.CSV, "parquet": columnar.PARQUET}
+    found = {"csv": columnar.CSV, "parquet": columnar.PARQUET, "json": json_tables.JSON}
     for name in names():
         found |= target(name).readers()
     return found
@@ -184,7 +185,10 @@ def _unknown(kb: Path, path: Path) -> str:
     if wrong := torn(path):
         return wrong
     known = sorted({*readers(), *(tool.name for tool in tools_of(kb))})
-    return f"no reader recognizes it; the readers are {', '.join(known)}"
+    return (
+        "no reader recognizes it; if it is a table, give --reader csv or --reader json, and save a spreadsheet as CSV; "
+        f"the readers are {', '.join(known)}"
+    )
 
 
 def _digest(path: Path) -> str:

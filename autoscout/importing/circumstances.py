@@ -12,6 +12,7 @@ import numpy as np
 from autoscout.job.presets import models
 from autoscout.job.published_models import published
 from autoscout.job.requests import of_traffic
+from autoscout.simulate.validation.column_names import ALIASES
 from autoscout.targets.found import Cell, number_in
 from kb.records import Job, Model, Traffic, shape
 from kb.sizes import parameters
@@ -34,9 +35,17 @@ COLUMNS = {
     **dict.fromkeys(("input_len", "isl", "prompt_len"), "input_tokens"),
     **dict.fromkeys(("output_len", "osl"), "output_tokens"),
     **dict.fromkeys(("model_id", "model_name"), "model"),
-    **dict.fromkeys(("seq_length", "sequence_length"), "seq_len"),
+    **dict.fromkeys(("seq_length", "sequence_length", "seqlen"), "seq_len"),
     **dict.fromkeys(("global_batch_size", "gbs"), "global_batch"),
+    **{name: name for name in ("layers", "hidden", "heads")},
+    **{other: name for other, name in ALIASES.items() if name in ("layers", "hidden", "heads")},
+    **dict.fromkeys(("gpus", *(other for other, name in ALIASES.items() if name == "gpus")), "devices"),
+    **dict.fromkeys(("num_prompts", "num_requests", "total_requests"), "requests"),
+    **dict.fromkeys(("completed", "completed_requests", "successful_requests", "num_completed"), "completed"),
+    **dict.fromkeys(("failed", "failed_requests", "num_failed", "num_failed_requests", "errors"), "failed"),
 }
+# In a table with one of these columns, a number of devices may be that of a node.
+NODES = ("nodes", "num_nodes", "n_nodes", "nnodes")
 # Mean lengths match if they differ by at most 10 %, or three standard errors of the mean, plus a few tokens: a chat
 # template adds some tokens to a prompt, and end markers add one or two tokens to an answer.
 _LENGTH, _ERRORS, _MARKS = 0.1, 3.0, {"input_tokens": 8, "output_tokens": 2, "total_tokens": 10}

@@ -157,10 +157,12 @@ def _first_undecodable(path: Path, line: int) -> int:
 
 
 CSV = Reader(
-    recognizes=lambda path: path.name.endswith((".csv", ".csv.gz", ".tsv")),
+    recognizes=lambda path: path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv")),
     read=lambda path, job, space, part: read_csv(path),
     rank=5,
 )
 PARQUET = Reader(
-    recognizes=lambda path: path.suffix == ".parquet", read=lambda path, job, space, part: read_parquet(path), rank=0
+    recognizes=lambda path: path.suffix.lower() == ".parquet",
+    read=lambda path, job, space, part: read_parquet(path),
+    rank=0,
 )

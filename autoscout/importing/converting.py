@@ -3,13 +3,16 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from functools import cached_property, lru_cache
 
 import msgspec
 
-from autoscout.importing.circumstances import COLUMNS, Lengths, another_job, failure, lengths_of
+from autoscout.importing.circumstances import COLUMNS, COUNTS, NODES, Lengths, another_job, failure, lengths_of
+from autoscout.importing.ended import Flag, end_of, flagged
 from autoscout.importing.mapping import Use, flag_of, knob_value
 from autoscout.importing.plausible import implausible
+from autoscout.job.lengths import tokens_of_step
 from autoscout.job.metrics import metrics_of_task
 from autoscout.job.units import quantity, unit_of
 from autoscout.space.graph import Space
@@ -22,19 +25,6 @@ _LEAST, _MOST = 1e-12, 1e18  # accepted range of a metric, in the metric's own u
 _EVIDENCE = 2000  # maximum length of the error text, in characters
 _NOT_FINITE = ("nan", "inf", "-inf", "infinity")
 _LISTED = 20  # maximum number of accepted rows, and of rejected rows, that the report lists (it counts all)
-_WORDS: dict[str, Status] = {
-    **dict.fromkeys(
-        ("ok", "success", "succeeded", "complete", "completed", "finished", "done", "passed", "true", "0"), "ok"
-    ),
-    **dict.fromkeys(("oom", "out of memory", "out_of_memory", "outofmemory"), "oom"),
-    **dict.fromkeys(("fail", "failed", "failure", "error", "crash", "crashed", "exception", "false", "1"), "error"),
-    **dict.fromkeys(("timeout", "timed out", "timed_out", "hang"), "timeout"),
-    **dict.fromkeys(("invalid", "infeasible", "refused"), "invalid"),
-    "wrong": "wrong",
-    **dict.fromkeys(("killed", "aborted", "canceled", "cancelled"), "killed"),
-    "infrastructure": "infrastructure",
-}
-_NOT_ENDED = ("running", "pending", "queued", "scheduled", "waiting", "paused", "pruned", "preempted")
 
 
 class Bad(msgspec.Struct, frozen=True):
@@ -81,11 +71,20 @@ class Converting:
         self.no_numbers: Counter[str] = Counter()
         self.left_out: Counter[tuple[str, str]] = Counter()
         self.devices = job.devices
+        self.computed = ""  # how a metric was computed, as a note
         used = [(column, use) for column, use in meant.items() if use.kind != "left out"]
         self._knobs = [(column, use) for column, use in used if use.kind == "knob"]
         self._columns = [(c, use, unit_of(use.name), "loss" in c.lower()) for c, use in used if use.kind != "knob"]
         silent = [] if source.meaning else [c for c, use in meant.items() if use.kind in ("kept", "number", "left out")]
         self._says = [(c, COLUMNS[flag_of(c)]) for c in silent if flag_of(c) in COLUMNS and meant[c].why != "as wished"]
+        if any(flag_of(c) in NODES for c in meant):
+            self._says = [(c, name) for c, name in self._says if name != "devices"]
+        self._flags: list[tuple[str, Status]] = [
+            (c, status) for c in silent if (status := flagged(flag_of(c))) and meant[c].why != "as wished"
+        ]
+        done.columns |= {c: "status, if yes or no" for c, _ in self._flags} | {
+            c: "a number of requests" for c, name in self._says if name in COUNTS and job.task == "serve"
+        }
         self._seen: dict[tuple[str, ...], tuple[Configuration, str, bool]] = {}  # keyed by the knobs' cells
         self._context = lru_cache(1000)(lambda environment: content_hash([job.id, "import", dict(environment)]))
 
@@ -97,9 +96,10 @@ class Converting:
         for row in self.source.rows:
             self.done.rows += 1
             try:
-                if problem := row.problem or self._another_job(row):
+                said = row.said or self._said(row)
+                if problem := row.problem or another_job(said, self.job, self.lengths, table=not row.said):
                     raise ValueError(problem)
-                measurement = self._measurement(row)
+                measurement = self._measurement(row, said)
             except (door.Refused, *RAISED) as error:
                 if len(self.done.bad) < _LISTED:
                     self.done.bad.append(Bad(row.where, str(error)))
@@ -109,49 +109,71 @@ class Converting:
                 self.done.shown.append(self._shown(row.where, measurement))
             yield measurement
 
-    def _another_job(self, row: Row) -> str:
-        circumstances = row.said or {
-            name: cell for column, name in self._says if (cell := row.cells.get(column)) not in (None, "")
-        }
-        return another_job(circumstances, self.job, self.lengths, table=not row.said)
+    def _said(self, row: Row) -> dict[str, Cell]:
+        """Returns the conditions that the columns of a user's table state."""
+        return {name: cell for column, name in self._says if (cell := row.cells.get(column)) not in (None, "")}
 
     def _shown(self, where: str, row: Measurement) -> Shown:
         metrics = {name: value for name, value in row.metrics.items() if name in self.named}
         return Shown(where, row.name, row.status, metrics, row.cost_s, row.at, row.evidence)
 
     def notes(self) -> list[str]:
-        notes = [f"{n} values of {c} are not finite numbers and were left out" for c, n in self.no_numbers.items()]
+        notes = [
+            f"{n} values of {c} are not {'times' if self.meant[c].kind == 'at' else 'finite numbers'} and were left out"
+            for c, n in self.no_numbers.items()
+            if n
+        ]
         notes += [f"{n} values of {c} look like {what} and were left out" for (c, what), n in self.left_out.items()]
+        both = [(column, use.name) for column, use in self._knobs if use.name in self.fixed]
+        notes += [f"--set {name} applies only to rows without a value in column {column}" for column, name in both]
+        if self.computed:
+            notes.append(self.computed)
         if self.source.simulated:
             notes.append("these are estimates: they are stored as predictions, never as measurements")
         return notes
 
-    def _measurement(self, row: Row) -> Measurement:
+    def _measurement(self, row: Row, said: Mapping[str, Cell]) -> Measurement:
         metrics: dict[str, float] = {}
         environment: dict[str, str] = {}
         stated: dict[str, Cell] = {}
-        not_finite = ""
+        not_finite, texts = "", list[tuple[str, str, Cell]]()
         for column, use, unit, loss in self._columns:
             cell = row.cells.get(column)
             if cell is None or cell == "":
                 continue
             match use.kind:
                 case "metric":
-                    self._metric(metrics, use, unit, column, cell)
+                    if not self._metric(metrics, use, unit, column, cell):
+                        texts.append((use.name, column, cell))
                 case "kept" | "number":
                     self._keep(metrics, environment, column, cell, use.kind == "kept")
                     if loss and isinstance(cell, float | str) and str(cell).lower() in _NOT_FINITE:
                         not_finite = column
+                case "at":
+                    stated["at"] = _unix_s(cell, use.factor)
+                    self.no_numbers[column] += math.isnan(stated["at"])
                 case _:
                     stated[use.name] = cell if use.factor == 1 else number_in(cell) * use.factor
-        known, evidence = _status(str(stated.get("status", ""))), str(stated.get("evidence", ""))
+        serves = self.job.task == "serve"
+        flags = [
+            Flag(column, known, serves and COLUMNS.get(flag_of(column)) in COUNTS, row.cells.get(column))
+            for column, known in self._flags
+        ]
+        instead = [str(cell) for _, _, cell in texts]
+        known, evidence = end_of(str(stated.get("status", "")), str(stated.get("evidence", "")), flags, instead)
+        for name, column, cell in texts if known == "ok" else ():
+            if name == self.job.objective.metric:
+                raise ValueError(f"{column} is '{cell}', which is not a number")
+            self.no_numbers[column] += 1
         cost_s, at = number_in(stated.get("cost_s", 0.0)), number_in(stated.get("at", 0.0))
-        if known == "ok" and (failed := failure(row.said)):
+        if known == "ok" and (row.said or self.job.task == "serve") and (failed := failure(said)):
             known, evidence = "error", failed
             # The metrics in `named` describe only the requests that succeeded, so a failed run must not have them.
             metrics = {name: value for name, value in metrics.items() if name not in self.named}
         if known == "ok" and not_finite:
             known, evidence = "wrong", f"{not_finite} is not a number"
+        if known == "ok":
+            self._complete(metrics)
         configuration, name, valid = self._configured(row.cells)
         if known != "ok" and not row.said and not any(row.cells.get(c) not in (None, "") for c, _ in self._knobs):
             raise ValueError(
@@ -161,7 +183,7 @@ class Converting:
         if known == "ok" and not any(name in metrics for name in self.named):
             raise ValueError(f"the row has no metric{self._why_none(row)}")
         self._refuse(metrics, known, cost_s, at)
-        if known == "ok" and (wrong := implausible(metrics, row.said, self.job)):
+        if known == "ok" and (wrong := implausible(metrics, said, self.job)):
             raise ValueError(wrong)
         cost_s, at = max(0.0, cost_s), max(0.0, at)  # an unknown time is NaN; max() converts it to 0
         self.done.valid += valid
@@ -208,12 +230,17 @@ class Converting:
                 f"{', '.join(sorted(self.named & metrics.keys()))}"
             )
         for name, value in metrics.items():
-            least = 0.0 if name not in (self.job.objective.metric, "step_time_s") or known != "ok" else _LEAST
+            least = (
+                0.0
+                if name not in (self.job.objective.metric, "step_time_s", "tokens_per_s") or known != "ok"
+                else _LEAST
+            )
             if name in self.named and not (value == 0 == least or _LEAST <= value <= _MOST):
                 raise ValueError(f"{name} is {value:g}, which is impossible")
         if not (0 <= cost_s <= _MOST or math.isnan(cost_s)) or not (0 <= at < door.LATEST or math.isnan(at)):
             raise ValueError(
-                f"the row's duration ({cost_s:g} s) or end time ({at:g}, in seconds since 1970) is impossible"
+                f"the row's duration ({cost_s:g} s) or end time ({at:g}, in seconds since 1970) is impossible; check "
+                "their units (--unit COLUMN=UNIT)"
             )
 
     def _why_none(self, row: Row) -> str:
@@ -223,16 +250,25 @@ class Converting:
                 return f": {column} is '{cell}', which is not a number"
         return "" if self.named else "; name the column that contains one with --map COLUMN=METRIC"
 
-    def _metric(self, metrics: dict[str, float], use: Use, unit: str, column: str, cell: Cell) -> None:
+    def _complete(self, metrics: dict[str, float]) -> None:
+        """Adds the objective if it is the step time or the tokens per second, and a training row has only the other.
+        Where samples are padded, tools count different tokens."""
+        ours = self.job.objective.metric
+        given = {"step_time_s": "tokens_per_s", "tokens_per_s": "step_time_s"}.get(ours, "")
+        tokens = 0.0 if self.job.task == "serve" or self.job.traffic.lengths else tokens_of_step(self.job.traffic)
+        if tokens and ours not in metrics and given in self.named and metrics.get(given, 0.0) > 0:
+            metrics[ours] = tokens / metrics[given]
+            self.named.add(ours)
+            self.computed = f"{ours} was computed from {given}, with {tokens:,.0f} tokens a step"
+
+    def _metric(self, metrics: dict[str, float], use: Use, unit: str, column: str, cell: Cell) -> bool:
+        """Adds a cell to `metrics`; returns False if it contains no finite number."""
         number = number_in(cell) * use.factor
         if number != number and isinstance(cell, str) and (converted := quantity(cell, unit)) is not None:
             number = converted  # a value such as "12 ms" includes its unit, so the column's unit does not apply
-        if not math.isfinite(number):
-            if use.name == self.job.objective.metric:
-                raise ValueError(f"{column} is '{cell}', which is not a number")
-            self.no_numbers[column] += 1
-            return
-        metrics[use.name] = number
+        if math.isfinite(number):
+            metrics[use.name] = number
+        return math.isfinite(number)
 
     def _keep(
         self, metrics: dict[str, float], environment: dict[str, str], column: str, cell: Cell, text: bool
@@ -248,15 +284,16 @@ class Converting:
             environment[door.plain(column)] = door.plain(str(cell)[:200])
 
 
-def _status(text: str) -> Status:
-    if not text:
-        return "ok"
-    word = text.strip().lower()
-    if word in _NOT_ENDED:
-        raise ValueError(f"the run is {word}, so its result is not complete")
-    if word not in _WORDS:
-        raise ValueError(f"the row's status '{text}' is unknown")
-    return _WORDS[word]
+def _unix_s(cell: Cell, factor: float) -> float:
+    """Converts a number, a date or a text in ISO 8601 to seconds since 1970; NaN for others. A time without a zone is
+    local."""
+    number = number_in(cell) * factor
+    if number == number:
+        return number
+    try:
+        return (cell if isinstance(cell, datetime) else datetime.fromisoformat(str(cell).strip())).timestamp()
+    except (ValueError, OverflowError):
+        return math.nan
 
 
 def in_words(use: Use) -> str:

@@ -1,15 +1,18 @@
 """Decides for each column of a foreign table whether it is a knob, a metric, a status, stored text, or dropped."""
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
 
+from autoscout.job.headers import header
 from autoscout.job.metrics import DEVICES, SERVING_METRICS, TRAINING_METRICS
 from autoscout.job.units import factor, unit_of
 from autoscout.job.words import meant, nearest_name
+from autoscout.simulate.validation.column_names import ALIASES
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 from kb.records import AutoscoutError, Value
@@ -17,8 +20,34 @@ from kb.records import AutoscoutError, Value
 Kind = Literal["knob", "metric", "status", "evidence", "cost_s", "at", "kept", "number", "left out"]
 # The column `devices` gives the size of a run, so it is not a result.
 _METRICS = tuple(name for name in dict.fromkeys((*TRAINING_METRICS, *SERVING_METRICS)) if name != DEVICES)
+# metric without its unit → metric
+_STEMS = {name.removesuffix(f"_{unit_of(name)}"): name for name in reversed(_METRICS)}
+_STATISTICS = {"avg": "mean", "average": "mean", "median": "p50"} | {
+    at: at for at in ("mean", "p50", "p90", "p95", "p99")
+}
+# Other names of metrics, without statistic and unit.
+_METRICS_ALSO = {
+    **dict.fromkeys(("iteration_time", "iter_time", "time_per_step", "time_per_iteration"), "step_time"),
+    **dict.fromkeys(("elapsed_time_per_iteration", "time_per_iter"), "step_time"),
+    **dict.fromkeys(("peak_mem", "max_memory", "max_memory_allocated", "peak_gpu_memory"), "peak_memory"),
+    **dict.fromkeys(("e2e_latency", "e2e", "request_latency"), "e2el"),
+    "time_to_first_token": "ttft",
+    "time_per_output_token": "tpot",
+    "inter_token_latency": "itl",
+    "request_throughput": "requests_per_s",
+    **dict.fromkeys(("output_throughput", "output_token_throughput"), "output_tokens_per_s"),
+    **dict.fromkeys(("total_throughput", "total_token_throughput"), "total_tokens_per_s"),
+    **dict.fromkeys(("throughput_tokens_per_s", "tok_per_s"), "tokens_per_s"),
+    **{f"output_throughput_{unit}_per_s": "output_tokens_per_s" for unit in ("tok", "tokens")},
+    **{f"request_throughput_{unit}_per_s": "requests_per_s" for unit in ("req", "requests")},
+}
 _PERCENT = 10  # from this value on, a supposed fraction is probably a percentage
 _ROLES = ("status", "evidence", "cost_s", "at")
+# Further names of two roles; of several in a table, the first one has the role.
+_ALSO: dict[Kind, tuple[str, ...]] = {
+    "status": ("state",),
+    "evidence": ("error", "error_message", "exception", "failure_reason", "failure"),
+}
 # Prefixes in tables that experiment trackers and tuners export, as in params.lr or metrics.loss.
 _EXPORTED = re.compile(r"(params?|config|metrics?)[._/](?=\w)")
 # Further columns that may be stored, by name: text about hardware and software, and numbers. All other columns are
@@ -76,7 +105,14 @@ def uses(
         flag_of(k.name): k for k in space.knobs
     }
     names = {flag_of(c) for c in columns}
+    called |= _degrees(names, called)
+    named = Counter(metric for name in names if (metric := _metric_named(name)))
+    names |= {metric for metric, count in named.items() if count > 1}  # an ambiguous table needs --map
     found = {c: _use(c, names, space, called, meaning, wanted.get(c, ""), given.get(c, "")) for c in columns}
+    if not meaning and not any(use.kind == "metric" for use in found.values()):
+        for column in (c for c, use in found.items() if use.kind in ("number", "left out") and c not in wanted):
+            if (metric := _metric_named(flag_of(column))) and named[metric] == 1:
+                _named(column, metric, "", space, explicit=False)  # an error that asks for the unit
     taken: dict[str, str] = {}
     for column, use in found.items():
         if use.kind in ("kept", "number", "left out"):
@@ -94,6 +130,16 @@ def uses(
                 )
         taken[use.name] = column
     return found
+
+
+def _degrees(names: set[str], called: Mapping[str, Knob]) -> dict[str, Knob]:
+    """Returns name → knob for columns with other names of degrees and batch sizes, such as tensor_parallel, in a table
+    without the knob's own name."""
+    given = {called[name].name for name in names if name in called}
+    alike = {name: ALIASES[name] for name in names if name in ALIASES and name not in called}
+    own = {knob.name: knob for knob in called.values() if all(type(value) is int for value in knob.values)}
+    times = Counter(alike.values())
+    return {name: own[ours] for name, ours in alike.items() if ours in own and ours not in given and times[ours] == 1}
 
 
 def knob_value(space: Space, name: str, cell: object) -> Value:
@@ -153,21 +199,25 @@ def _use(
             return Use("number", column)
         return _named(column, name, unit or its_unit, space, explicit=False)
     name = flag_of(column)
-    if _EXPORTED.match(name) and (plain := _EXPORTED.sub("", name, count=1)) in (*called, *_METRICS):
-        name = plain if plain not in names else name
-    if name == "state" and "status" not in names:
-        return Use("status", "status")
+    if _EXPORTED.match(name):
+        plain = _EXPORTED.sub("", name, count=1)
+        known = plain in called or plain in _METRICS or _metric_named(plain)
+        name = plain if known and plain not in names else name
+    for role, others in _ALSO.items():
+        if name in others and name == next((other for other in (role, *others) if other in names), ""):
+            return Use(role, role)
     if knob := called.get(name):
-        if name == flag_of(knob.name) or knob.unit != "MiB":
+        if name == flag_of(knob.name) or knob.unit != "MiB" or name in ALIASES:
             return Use("knob", knob.name)
         if name.endswith("bytes"):  # a name without this suffix may count elements, not bytes
             return Use("knob", knob.name, 2.0**-20, why="bytes → MiB")
     if name in _ROLES:
         return Use(name, name)  # type: ignore[arg-type]
     if name in _METRICS:
-        return _named(name, name, unit, space, explicit=False)
-    if metric := _in_another_unit(name, names):
-        return _named(name, metric, unit, space, explicit=False)
+        return _named(column, name, unit or unit_of(name), space, explicit=False)
+    metric, stated = _in_another_unit(name, names) or _metric_named(name), unit or unit_of(name)
+    if metric and metric not in names and (stated or not unit_of(metric)):
+        return _named(column, metric, stated, space, explicit=False)
     if _PRIVATE.search(column):
         return Use("left out", column, why="columns with prompts, paths, names of people or keys are not stored")
     if _TEXT.fullmatch(column):
@@ -191,8 +241,9 @@ def _named(column: str, name: str, unit: str, space: Space, *, explicit: bool) -
     if not ours:
         return Use("metric", name)
     theirs = unit or unit_of(column)
-    if not theirs and column != name:
-        raise AutoscoutError(f"column {column} has no unit; give it, for example --unit {column}={ours}", 2)
+    if not theirs and column != name and name != "at":  # a time may be a date in text, which has no unit
+        example = shlex.quote(f"{column}={ours}")
+        raise AutoscoutError(f"column {column} has no unit; give it, for example --unit {example}", 2)
     times = factor(column, theirs or ours, ours)
     kind = name if name in _ROLES else "metric"
     return Use(kind, name, times, why=f"{theirs} → {ours}" if times != 1 else "")  # type: ignore[arg-type]
@@ -206,9 +257,26 @@ def _in_another_unit(name: str, names: set[str]) -> str:
     return next(alike, "") if unit_of(name) else ""
 
 
+def _metric_named(name: str) -> str:
+    """Returns the metric that a column gives under another name or with its words in another order, such as
+    ttft_p99_ms for the column "p99_ttft_ms"; "" if there is none."""
+    if name in _METRICS:
+        return ""
+    words = name.split("_")
+    unit = words.pop() if unit_of(name) else ""
+    at = [_STATISTICS[word] for word in words if word in _STATISTICS]
+    bare = "_".join(word for word in words if word not in _STATISTICS)
+    bare = _METRICS_ALSO.get(bare, bare)
+    if len(at) > 1 or (at and at[0] not in ("mean", "p50") and f"{bare}_{at[0]}" not in _STEMS):
+        return ""
+    metric = _STEMS.get(f"{bare}_{at[0]}" if at else bare, "") or (_STEMS.get(bare, "") if unit or not at else "")
+    return metric if unit_of(metric) or not unit else ""
+
+
 def flag_of(name: str) -> str:
-    """Normalizes the name of a column or flag: lower case, no leading dashes, underscores instead of other dashes."""
-    return name.strip().lstrip("-").replace("-", "_").lower()
+    """Normalizes the name of a column or flag: lower case, no leading dashes, underscores instead of dashes, spaces and
+    brackets."""
+    return header(name.strip().lstrip("-"))
 
 
 def _pairs(option: str, given: Iterable[str], columns: list[str]) -> dict[str, str]:

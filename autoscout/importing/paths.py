@@ -12,11 +12,13 @@ _OPERATIONS: dict[str, Callable[[float, float], float]] = {
 
 
 def at(tree: Any, path: str) -> Any:
-    """Returns the value at a path of keys and list indices; None if there is no value. A key may itself contain
-    dots."""
+    """Returns the value at a path of keys and list indices; None if there is no value. A key may itself contain dots.
+    The index `last` is that of the last item with a value at the rest of the path."""
     if isinstance(tree, Mapping) and path in tree:
         return tree[path]
     key, dot, rest = path.partition(".")
+    if isinstance(tree, list) and key == "last" and dot:
+        return next((found for item in reversed(tree) if (found := at(item, rest)) is not None), None)
     while True:
         below = None
         if isinstance(tree, Mapping):

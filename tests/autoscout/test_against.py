@@ -18,7 +18,7 @@ from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation import training_tables
 from autoscout.simulate.validation.against import _rank, score
-from autoscout.simulate.validation.measured import read
+from autoscout.simulate.validation.measured import read, read_rows
 from kb.records import AutoscoutError
 from tui.cli import cli
 
@@ -326,3 +326,38 @@ def test_scoring_does_without_the_studies(tmp_path: Path, monkeypatch: pytest.Mo
     ended = CliRunner().invoke(cli, ["predict", "--against", str(written(tmp_path / "runs.csv", layouts()))])
     assert ended.exception is None
     assert "step_time_s: 18 rows of 2 jobs" in ended.output
+
+
+def test_a_failure_in_place_of_a_time_is_a_failure_and_other_texts_are_counted(tmp_path: Path):
+    """Such rows counted as runs that fit in memory, and texts were dropped without a word."""
+    rows = layouts()
+    rows[0]["iteration_time_s"], rows[1]["iteration_time_s"], rows[2]["iteration_time_s"] = "OOM", "crashed", "1 812"
+    report = score(written(tmp_path / "t.csv", rows))
+    assert report.memory is not None
+    assert (report.memory.runs, report.memory.died) == (17, 1)
+    assert report.skipped == {"its status is a failure": 1, "its iteration_time_s is not a number": 1}
+
+
+def test_a_comma_is_a_decimal_sign_between_semicolons(tmp_path: Path):
+    """All times were dropped without a word, while `import` reads them."""
+    path = written(tmp_path / "t.csv", layouts())
+    text = path.read_text()
+    path.write_text(text.replace(",", ";").replace(".", ","))
+    assert analytic(path) == (18, pytest.approx(0, abs=1e-9))
+
+
+@pytest.mark.parametrize("name", ["Step Time (s)", "iteration time [s]", "Time per step (s)"])
+def test_a_unit_in_brackets_and_words_with_spaces(tmp_path: Path, name: str):
+    rows = [{**row, name: row.pop("iteration_time_s")} for row in layouts()]
+    assert analytic(written(tmp_path / "t.csv", rows)) == (18, pytest.approx(0, abs=1e-9))
+
+
+@pytest.mark.parametrize("name", ["Tokens/s", "tokens/sec", "tokens per second"])
+def test_rates_as_people_write_them(tmp_path: Path, name: str):
+    rows = [{**row, name: 64 * 2048 / row.pop("iteration_time_s")} for row in layouts()]
+    assert analytic(written(tmp_path / "t.csv", rows)) == (18, pytest.approx(0, abs=1e-9))
+
+
+def test_a_statistic_may_stand_before_its_metric():
+    rows = [{**row, "mean_ttft_ms": row.pop("ttft_ms"), "p99_tpot_ms": row["tpot_ms"]} for row in serving()]
+    assert [found.metric for found in read_rows(rows).sets] == ["tpot_mean_ms", "tpot_p99_ms", "ttft_mean_ms"]

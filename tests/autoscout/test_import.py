@@ -146,7 +146,11 @@ def test_bad_rows_are_listed_with_their_reason_and_the_others_come_in(kb, tmp_pa
         ("line 12", "step_time_s is 1e+300, which is impossible"),
         ("line 13", "the row has no metric"),
         ("line 14", "the row has no knob of the job; give its configuration with --set KNOB=VALUE or --set NAME"),
-        ("line 15", "the row's status 'splendid' is unknown"),
+        (
+            "line 15",
+            "the row's status 'splendid' is unknown; write ok, oom, timeout, killed, invalid or error, or "
+            "ignore the column with --map COLUMN=-",
+        ),
         ("line 16", "the line is not CSV (unexpected end of data)"),
     ]
 

@@ -10,6 +10,7 @@ import pytest
 from autoscout.importing.bring_in import Done, bring_in
 from autoscout.importing.circumstances import another_job, lengths_of, size_stated
 from autoscout.job.presets import models
+from autoscout.targets.jobs import load_job
 from kb import query, store
 from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
 from kb.sizes import parameters
@@ -155,3 +156,38 @@ def test_a_table_s_columns_that_say_a_load_or_a_size_are_held_against_the_job(tm
     path.write_text("max_num_seqs,output_tokens_per_s,model\n64,100,acme/Novel-70B\n64,90,tiny\n")
     done = bring_in(tmp_path / "kb.duckdb", path, JOB, [], [], [])
     assert [bad.where for bad in done.bad] == ["line 2"]
+
+
+@pytest.mark.parametrize("columns", ["failed,completed\n64,100,20,4", "num_prompts,completed\n64,100,24,4"])
+def test_a_row_of_a_table_whose_requests_failed_is_a_failure(tmp_path: Path, columns: str):
+    """It came in as a measurement, and the fastest: only requests that succeed are timed."""
+    path = tmp_path / "t.csv"
+    path.write_text(f"max_num_seqs,output_tokens_per_s,{columns}\n")
+    [row] = bring_in(tmp_path / "kb.duckdb", path, JOB, [], [], [], dry_run=True).shown
+    assert (row.status, row.evidence, row.metrics) == ("error", "20 of 24 requests failed", {})
+
+
+@pytest.mark.parametrize(
+    ("column", "same", "other", "reason"),
+    [
+        ("gpus", 2, 8, "its devices is 8, not 2"),
+        ("world_size", 2, 8, "its devices is 8, not 2"),
+        ("num_layers", 4, 8, "its layers is 8, not 4"),
+        ("hidden_size", 64, 128, "its hidden is 128, not 64"),
+        ("seqlen", 64, 128, "its seq_len is 128, not 64"),
+    ],
+)
+def test_a_training_row_of_another_size_is_refused(tmp_path: Path, column: str, same: int, other: int, reason: str):
+    """A run on eight GPUs became a measurement of a job on two."""
+    path = tmp_path / "t.csv"
+    path.write_text(f"mbs,tp,step_time_s,{column}\n1,2,1,{same}\n1,2,1,{other}\n")
+    job = load_job(Path("fixtures/jobs/smallest-cpu.toml"))
+    done = bring_in(tmp_path / "kb.duckdb", path, job, [], [], [], dry_run=True)
+    assert [(bad.where, bad.reason) for bad in done.bad] == [("line 3", f"the result is of a different job: {reason}")]
+
+
+def test_devices_beside_nodes_may_be_those_of_a_node(tmp_path: Path):
+    path = tmp_path / "t.csv"
+    path.write_text("mbs,tp,step_time_s,gpus,nodes\n1,2,1,1,2\n")
+    job = load_job(Path("fixtures/jobs/smallest-cpu.toml"))
+    assert bring_in(tmp_path / "kb.duckdb", path, job, [], [], [], dry_run=True).good == 1

@@ -257,6 +257,16 @@ def test_hf_trainers(tmp_path: Path, which: str, batch: int, seconds: float):
     refused(tmp_path, file, TRAINING, f"the result is of a different job: its global_batch is {batch}.*, not 16")
 
 
+def test_a_run_of_the_trainer_that_was_evaluated_at_its_end_has_ended(tmp_path: Path):
+    state = json.loads((FILES / "hf" / "trainer_state.json").read_text())
+    state["log_history"] += [{"eval_loss": 2.5, "eval_runtime": 4.0}, {"eval_other_loss": 2.6, "eval_runtime": 4.0}]
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps(state))
+    job = msgspec.structs.replace(TRAINING, traffic=Traffic(seq_len=32, global_batch=4))
+    [row] = shown(tmp_path, path, job, sets=["mbs=2"])
+    about(row, step_time_s=1.9712 / 6)
+
+
 def test_litgpt(tmp_path: Path):
     """`step` counts iterations: two of them, of one micro batch each, are a step of the optimizer."""
     job = msgspec.structs.replace(

@@ -170,6 +170,17 @@ def test_what_is_no_duckdb_file(tmp_path: Path, content: bytes):
     assert path.read_bytes() == content
 
 
+@pytest.mark.parametrize(("name", "content"), [("t.csv", "a,b\n1,2\n"), ("t.json", '[{"a": 1}]')])
+def test_a_table_is_no_knowledge_base(tmp_path: Path, name: str, content: str):
+    """DuckDB opened it as a view in memory: an import into `--kb results.csv` succeeded, and stored nothing."""
+    path = tmp_path / name
+    path.write_text(content)
+    for use in (store.mark, store.ingest_all, lambda kb: store.ingest(kb, write(kb, "s"))):
+        with pytest.raises(AutoscoutError, match="is not a DuckDB file"):
+            use(path)
+    assert path.read_text() == content
+
+
 @pytest.mark.parametrize("use", [store.mark, store.ingest_all])
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, use):
     """Opening one took until somebody wrote into it."""

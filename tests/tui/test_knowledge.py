@@ -89,6 +89,15 @@ def test_sql_leaves_out_what_came_before(kb):
     assert json.loads(rows) == [{"n": 8}, {"n": 9}]
 
 
+def test_sql_refuses_a_file_whose_format_it_does_not_know(kb, tmp_path):
+    """A table for terminals was written to results.xlsx."""
+    done = autoscout("sql", "SELECT 1 AS n", "--out", str(tmp_path / "r.xlsx"), kb=kb)
+    assert done.returncode == 2
+    assert "the ending must be .csv, .json, .parquet, .md or .txt; or give --format" in done.stderr
+    assert autoscout("sql", "SELECT 1 AS n", "--out", str(tmp_path / "R.CSV"), kb=kb).returncode == 0
+    assert (tmp_path / "R.CSV").read_text().split() == ["n", "1"]
+
+
 @pytest.mark.parametrize("words", [["sql"], ["sql", "-"]])
 def test_sql_reads_a_pipe(kb, words):
     done = autoscout(*words, "--json", kb=kb, stdin="SELECT 7 AS seven\n")

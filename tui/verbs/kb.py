@@ -60,10 +60,13 @@ def sql(
     from kb.query_formats import render
     from tui.printing import sql_console
 
+    ending = out.suffix.lower() if out else ""
+    if not form and not as_json and ending not in ("", ".txt", *_ENDINGS):
+        raise click.UsageError(f"--out {out}: the ending must be {', '.join(_ENDINGS)} or .txt; or give --format")
+    form = "json" if as_json else form or _ENDINGS.get(ending, "table")
     path = existing_kb(kb)
     for problem in store.bring_in(path):
         note(problem)
-    form = "json" if as_json else form or _ENDINGS.get(out.suffix if out else "", "table")
     if query is None and sys.stdin.isatty():
         sql_console.run(path, limit, form)
         return

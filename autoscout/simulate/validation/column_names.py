@@ -1,11 +1,12 @@
 """Renames the columns of tables of training runs to the names that the models use."""
 
-import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from autoscout.job.device_names import kinds
+from autoscout.job.headers import header
+from autoscout.job.outcome_words import outcome
 from autoscout.simulate.training.inputs import READ
 
 # our name → other names; case, spaces and hyphens are ignored
@@ -84,12 +85,8 @@ def counts() -> list[str]:
     return [kind.replace("-", "_") for kind in kinds()]
 
 
-_OK = ("ok", "success", "successful", "succeeded", "done", "completed", "complete", "passed", "true", "1", "1.0")
-_MEMORY = re.compile(r"oom|out[\s_-]*of[\s_-]*(cuda[\s_-]*)?memory")
-
-
 def plain(name: str) -> str:
-    return re.sub(r"[\s\-]+", "_", name.strip().lower())
+    return header(name)
 
 
 def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,8 +100,8 @@ def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def status_of(row: Mapping[str, Any]) -> str:
     """The outcome of the row's run: "ok", "oom" or "failed"."""
-    text = str(row.get("status") if stated(row.get("status")) else "ok").strip().lower()
-    return "ok" if text in _OK else "oom" if _MEMORY.search(text) else "failed"
+    known = outcome(str(row.get("status") if stated(row.get("status")) else "ok"))
+    return known if known in ("ok", "oom") else "failed"
 
 
 def stated(value: Any) -> bool:

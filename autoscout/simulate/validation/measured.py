@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from autoscout.job.outcome_words import outcome
 from autoscout.job.words import listed
 from autoscout.simulate.encode import take
 from autoscout.simulate.hardware.device import hardware
@@ -67,8 +68,23 @@ def read(path: Path) -> MeasuredTable:
 def read_rows(rows: list[dict[str, Any]], names: Sequence[str] = ()) -> MeasuredTable:
     """Interprets rows whose column names were normalised by column_names.plain. `names`: all columns."""
     skipped: Counter[str] = Counter()
+    rows = [_with_status(row, skipped) for row in rows]
     sets = [*_training(rows, skipped), *_serving(rows, skipped)]
     return MeasuredTable(len(rows), sets, _runs(rows), dict(skipped), _unknown(list(names)))
+
+
+def _with_status(row: dict[str, Any], skipped: Counter[str]) -> dict[str, Any]:
+    """Adds the status of a row that states its failure in place of a metric, such as OOM. Other texts in a metric's
+    column are counted in `skipped`."""
+    if column_names.status_of(row) != "ok":
+        return row
+    for name, value in row.items():
+        text = isinstance(value, str) and column_names.stated(value) and column_names.number(value) is None
+        if text and (training_tables.measures(name) or serving_tables.measures(name)):
+            if outcome(value) not in (None, "ok"):
+                return {**row, "status": value}
+            skipped[f"its {name} is not a number"] += 1
+    return row
 
 
 def _training(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[MeasuredRows]:

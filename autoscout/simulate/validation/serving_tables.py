@@ -42,7 +42,7 @@ _METRICS = {
     "peak_memory": "peak_memory_gib",
 }
 _TO_OURS = {"s": 1e3, "ms": 1.0, "us": 1e-3}  # milliseconds per unit
-_QUANTILE = re.compile(r"_(mean|p50|p90|p95|p99|median)$")
+_QUANTILE = re.compile(r"_(mean|p50|p90|p95|p99|median)$|^(mean|p50|p90|p95|p99|median)_")
 _UNIT = re.compile(r"_(ms|us|s|per_s|tok_s|gib|gb)$")
 
 _SHAPE = (
@@ -127,11 +127,12 @@ def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[st
 
 def reads(name: str) -> bool:
     inputs = {other for names in (*_COUNTS.values(), *_MAY_BE_0.values(), _SPECULATIVE) for other in names}
-    return (
-        name in inputs
-        or name in ("kv_dtype", "max_model_len", "quantization", "ep")
-        or _ours(name, "", 1.0) is not None
-    )
+    return name in inputs or name in ("kv_dtype", "max_model_len", "quantization", "ep") or measures(name)
+
+
+def measures(name: str) -> bool:
+    """Whether a wide table's column with this name is a metric."""
+    return _ours(name, "", 1.0) is not None
 
 
 def device_name(text: str, memory_gib: float = 0.0) -> str:
@@ -259,7 +260,8 @@ def _ours(name: str, unit: str, value: float) -> tuple[str, float] | None:
     bare = name[: unit_in_name.start()] if unit_in_name else name
     unit = (unit_in_name[1] if unit_in_name else unit) or ""
     at = _QUANTILE.search(bare)
-    bare, quantile = (bare[: at.start()], at[1].replace("median", "p50")) if at else (bare, "mean")
+    quantile = (at[1] or at[2]).replace("median", "p50") if at else "mean"
+    bare = _QUANTILE.sub("", bare, count=1)
     ours = _METRICS.get(bare)
     if ours is None:
         return None
