@@ -3,11 +3,16 @@
 import collections
 import json
 import os
+import signal
 import statistics
+import subprocess
+import sys
+from pathlib import Path
 
 import msgspec
 import pytest
 import verbs
+from asking import until
 
 from autoscout.running.cluster.devices import SEPARATOR
 from autoscout.targets.jobs import load_job
@@ -104,14 +109,11 @@ def test_a_recorded_job_needs_no_halves():
 def test_both_sides_run_at_the_same_time_on_halves_that_they_exchange(job):
     done = verbs.run("gate", "", "", "--job", job, "--at-once", "--pairs", "4", "--kb", job.parent / "kb.duckdb")
     assert done.returncode in (0, 4), done.stderr  # equal sides are not worse
-    runs = collections.defaultdict(list)
-    for line in (job.parent / "seen").read_text().splitlines():
-        process, at, cpus = json.loads(line)
-        runs[process].append((at, tuple(cpus)))
+    runs = own(job.parent / "seen")
     assert len(runs) == 10  # the first runs and four pairs
-    own = sorted(runs.values())
+    pairs = sorted(runs.values())
     apart = []
-    for a, b in zip(own[::2], own[1::2], strict=True):
+    for a, b in zip(pairs[::2], pairs[1::2], strict=True):
         assert a[-1][0] > b[0][0], "the second begins before the first ends"
         for seen in (a, b):
             assert len({cpus for _, cpus in seen}) == 2, "each is on both halves"
@@ -119,3 +121,25 @@ def test_both_sides_run_at_the_same_time_on_halves_that_they_exchange(job):
             there = min(b, key=lambda each, at=at: abs(each[0] - at))[1]
             apart.append(not set(cpus) & set(there))
     assert statistics.mean(apart) > 0.7  # the others were seen before and after an exchange
+
+
+@two
+def test_an_interrupted_one_leaves_nothing_running(job):
+    seen = job.parent / "seen"
+    words = ["gate", "", "", "--job", str(job), "--at-once", "--kb", str(job.parent / "kb.duckdb")]
+    shown = subprocess.Popen([sys.executable, "-m", "tui.cli", *words], stderr=subprocess.PIPE, text=True)
+    until(lambda: seen.exists() and len(own(seen)) >= 2)
+    for _ in range(2):
+        shown.send_signal(signal.SIGINT)
+    _, printed = shown.communicate(timeout=120)
+    assert shown.returncode == 130, printed
+    assert not any(Path(f"/proc/{process}").exists() for process in own(seen))
+
+
+def own(seen: Path) -> dict[int, list[tuple[float, tuple[int, ...]]]]:
+    """Process → (time, CPUs) of each of its iterations."""
+    runs = collections.defaultdict(list)
+    for line in seen.read_text().splitlines():
+        process, at, cpus = json.loads(line)
+        runs[process].append((at, tuple(cpus)))
+    return runs
