@@ -64,6 +64,38 @@ def test_the_present_launch_is_held_for_what_it_is(tmp_path):
             {"pp": 4},
             "the line sets the layers",
         ),
+        (
+            "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+            {"overlap_grad": False},
+            "needs --overlap-grad-reduce",
+        ),
+        (
+            "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+            {"distopt": False},
+            "needs --overlap-grad-reduce",
+        ),
+        ("--tp-comm-overlap", {"sp": False}, "needs sequence parallelism"),
+        ("--tp-comm-overlap", {"tp": 1}, "needs sequence parallelism"),
+        (
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+            {"recompute": True},
+            "replaces the line's full recomputation",
+        ),
+        ("--recompute-granularity selective", {"recompute": True}, ""),
+        ("--use-distributed-optimizer --use-precision-aware-optimizer", {"distopt": False}, "needs"),
+        ("--use-torch-fsdp2", {"distopt": True}, "works neither"),
+        ("--use-torch-fsdp2", {"pp": 2}, "works neither"),
+        ("--optimizer muon", {"overlap_grad": True}, "supports neither"),
+        (
+            "--num-layers-per-virtual-pipeline-stage 4 --pipeline-model-parallel-size 2",
+            {"mbs": 16, "pp": 4, "tp": 1},
+            "at least 4 micro batches",
+        ),
+        (
+            "--num-layers-per-virtual-pipeline-stage 4 --pipeline-model-parallel-size 4 --no-overlap-p2p-communication",
+            {"pp": 2},
+            "more than 2 stages",
+        ),
     ],
 )
 def test_layouts_that_would_not_start_are_none(tmp_path, more, knobs, said):
