@@ -255,6 +255,22 @@ def test_a_launcher_is_not_replaced_in_silence(tmp_path, monkeypatch, line, repl
     assert [note.split(" in place of ")[1].split(",")[0] for note in said] == ([replaced] if replaced else [])
 
 
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("deepspeed --include localhost:4,5", "4,5"),
+        ("deepspeed --include=localhost:7", "7"),
+        ("accelerate launch --gpu_ids 2,3 --num_processes 2", "2,3"),
+        ("accelerate launch --gpu_ids all --num_processes 2", None),
+        ("deepspeed --num_gpus 2", None),
+    ],
+)
+def test_the_devices_that_a_replaced_launcher_chose_are_the_ones_that_run(begun, line, shown):
+    """torchrun took the first ones, on which others may work."""
+    launch, _, _ = begun(f"{line} train.py")
+    assert launch.get("environment", {}).get("CUDA_VISIBLE_DEVICES") == shown
+
+
 def test_a_lines_own_braces_stay(begun):
     """{question} was taken for a placeholder, and the job refused."""
     _, words, _ = begun("deepspeed --num_gpus 2 train.py --template '{question} of {}'")
