@@ -179,6 +179,14 @@ def test_the_line_of_a_script_that_sbatch_reads_from_a_document():
         ("python t.py --a 1", None),
         ("cd /tmp && A=1 python t.py --a 'b c' 2>&1 | tee log", ["-c", 'cd /tmp && exec "$@"', "bash", "env", "A=1"]),
         ("python t.py --rank $SLURM_PROCID", ["-c", "python t.py --rank $SLURM_PROCID"]),
+        (
+            'cd /x && torchrun --nnodes 2 --node_rank $SLURM_PROCID --master_addr="$HEAD" --n 8 t.py --a 1',
+            [
+                "-c",
+                'cd /x && exec "${@:1:3}" --node_rank $SLURM_PROCID --master_addr="$HEAD" "${@:4}"',
+                *["bash", "torchrun", "--nnodes", "2", "--n", "8", "t.py", "--a", "1"],
+            ],
+        ),
     ],
 )
 def test_the_words_within_a_container_s_bash_stand_at_the_end(inner, bashs):
@@ -190,17 +198,40 @@ def test_the_words_within_a_container_s_bash_stand_at_the_end(inner, bashs):
         assert words[2 : 3 + len(bashs)] == ["bash", *bashs]
 
 
+SHOWS = "import os, sys; print(os.getcwd(), os.environ['A'], os.environ['B'], sys.argv)"
+
+
 @pytest.mark.parametrize("before", [["nice"], []])
-def test_bash_hands_over_what_stands_at_the_end(tmp_path, before):
+@pytest.mark.parametrize(
+    "last",
+    [
+        f"A=1 python3 -c {shlex.quote(SHOWS)} --a 'b c' $C",
+        f"env A=1 python3 -c {shlex.quote(SHOWS)} --b=$HOME -a 'b c' -c \"x $HOME\" -d `echo 1 2` $(echo 3) t.py 'g h'",
+        f"env A=1 python3 -c {shlex.quote(SHOWS)} $HOME t.py",
+        f"A=1 python3 -c {shlex.quote(SHOWS)} -b $HOME t.py --f '' -- x",
+    ],
+)
+def test_bash_hands_over_what_stands_at_the_end(tmp_path, before, last):
     """The line as it is written and as it is changed run the same."""
-    shows = "import os, sys; print(os.getcwd(), os.environ['A'], os.environ['B'], sys.argv)"
-    inner = f"cd {tmp_path} && export B=2; C=c; A=1 python3 -c {shlex.quote(shows)} --a 'b c' $C"
+    inner = f"cd {tmp_path} && export B=2; C=c; {last}"
     words = [*before, "bash", "-c", inner]
     told = [
         subprocess.run(line, check=True, capture_output=True, text=True).stdout for line in (words, unwrapped(words))
     ]
     assert unwrapped(words) != words
     assert told[0] == told[1]
+
+
+def test_what_a_shell_in_the_line_expands_is_neither_asked_for_nor_in_the_way(tmp_path):
+    """A line of `srun bash -c` was run unchanged, without knobs or a model, and its variables were to be replaced."""
+    inner = "torchrun --nproc_per_node 8 --node_rank $SLURM_PROCID --master_addr $(hostname) run_clm.py --bf16"
+    given = f"{inner} --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 2 --output_dir o"
+    text, notes = job_file(["srun", "-N1", "--gpus-per-node=a40:8", "bash", "-c", given], tmp_path)
+    made = tomllib.loads(text)
+    assert (made["launch"]["script"], made["model"]["preset"]) == ("hf-trainer", "qwen2.5-7b")
+    assert made["traffic"]["global_batch"] == 16
+    assert "--node_rank $SLURM_PROCID --master_addr $(hostname)" in made["launch"]["current"]
+    assert not [note for note in notes if "no shell expands" in note]
 
 
 def test_a_line_that_its_devices_do_not_carry_is_said_to_be_replaced(tmp_path):

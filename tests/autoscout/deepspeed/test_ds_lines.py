@@ -71,6 +71,16 @@ def test_a_script_stays_in_what_it_runs_in(begun, line, prefix, mounted):
     )
 
 
+def test_a_shell_in_a_container_takes_the_words_of_another_launcher(tmp_path, monkeypatch):
+    """Its text names the words of the line's launcher by their positions."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 16}')
+    inner = "cd /x && torchrun --nproc-per-node 2 --master_port $PORT train.py --deepspeed_config ds.json"
+    launch = tomllib.loads(job_file(["docker", "run", "i", "bash", "-c", inner], tmp_path)[0])["launch"]
+    assert launch["command_prefix"] == ["docker", "run", "--rm", "i", "bash", "-c", 'cd /x && exec "$@"', "bash"]
+    assert launch["command"].startswith("torchrun --nproc-per-node {gpus} --master-port {port} train.py")
+
+
 def test_what_cannot_run_in_sruns_container_says_so(begun):
     line = "srun -N 2 --container-image a:1 --container-mounts=/d:/d torchrun --nproc-per-node 8 train.py"
     launch, _, (note,) = begun(line)
