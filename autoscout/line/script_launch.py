@@ -78,6 +78,9 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
         known |= dict.fromkeys(_SLURMS_EACH, str(batch.each))
     if batch is not None and batch.nodes:
         known |= dict.fromkeys(_SLURMS_NODES, str(batch.nodes))
+    if batch is not None and batch.tasks:
+        known["SLURM_NTASKS_PER_NODE"] = str(batch.tasks)
+        known |= {"SLURM_NTASKS": str(batch.nodes * batch.tasks)} if batch.nodes else {}
     known |= given
     exported: dict[str, str] = {}
     found: list[str] = []

@@ -380,6 +380,7 @@ def test_a_line_that_asks_for_gpus_is_no_job_of_cpus(tmp_path, driver, line, cou
         ("NVIDIA L40S", 46068, "l40s"),
         ("NVIDIA L4", 23034, "l4"),
         ("NVIDIA GH200 480GB", 97871, "gh200"),
+        ("NVIDIA GH200 120GB", 97871, "gh200"),
         ("NVIDIA H100 NVL", 95830, "h100-nvl"),
         ("NVIDIA RTX 6000 Ada Generation", 49140, "rtx-6000-ada"),
         ("NVIDIA X900", 97871, "GPU"),

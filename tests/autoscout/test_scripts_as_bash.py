@@ -132,6 +132,16 @@ def test_a_script_that_is_read_in_sets_its_variables(tmp_path):
     assert found.exports == {"A": "1"}
 
 
+def test_the_tasks_that_a_batch_script_asks_for_are_known():
+    """WORLD_SIZE, as many scripts compute it, was asked for."""
+    script = (
+        "#SBATCH -N 4\n#SBATCH --gpus-per-node=8\n#SBATCH --ntasks-per-node=8\n"
+        "export WORLD_SIZE=$(($SLURM_NNODES * $SLURM_NTASKS_PER_NODE))\nsrun python t.py --ranks $SLURM_NTASKS\n"
+    )
+    found = launch_in(script, "s")
+    assert (found.exports["WORLD_SIZE"], found.words[-1]) == ("32", "32")
+
+
 def test_what_only_the_person_knows_stays_a_name():
     script = "DATA=$1\nD=mock\ncase $2 in --data) D=$3 ;; esac\nHOST=$(hostname)\ntorchrun t.py $DATA $D $UNSET $HOST"
     assert launch_in(script, "s").words == ["torchrun", "t.py", "$DATA", "mock", "$UNSET", "$(hostname)"]
