@@ -45,6 +45,10 @@ def exported(job: Job) -> dict[str, Any]:
     ("spelled", "flag", "words"),
     [
         ("-q fp8", "--quantization", ["fp8"]),
+        ("--tensor-parallel 2", "--tensor-parallel-size", ["2"]),
+        ("--gpu_memory_util=0.8", "--gpu-memory-utilization", ["0.8"]),
+        ("--device cuda", "--device", ["cuda"]),
+        ("--enable-ep", "--enable-ep", []),
         ("-ep", "--enable-expert-parallel", []),
         ("-dcp 2", "--decode-context-parallel-size", ["2"]),
         ("-O3", "--optimization-level", ["3"]),
