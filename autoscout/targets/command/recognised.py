@@ -15,7 +15,7 @@ from autoscout.job.model_folder import of_name
 from autoscout.job.names import as_name
 from autoscout.job.words import listed
 from autoscout.line import nested, settings_files
-from autoscout.line.flags import setting, value_of
+from autoscout.line.flags import as_switch, setting, value_of
 from autoscout.line.launch_line import Line
 from autoscout.line.line_devices import devices, of_one_node
 from autoscout.line.recognition import by_flags_alone, recognised
@@ -193,7 +193,7 @@ def _with_todays(now: ValueOf, known: Preset) -> list[dict[str, Any]]:
     An on/off switch keeps the line's spelling."""
     found = []
     for knob in known.knob:
-        today = now(knob.sets)
+        today = as_switch(now(knob.sets), knob.values)
         if today is None or not isinstance(knob.values, list) or today in knob.values:
             continue
         if isinstance(today, str) and not any(isinstance(value, bool | str) for value in knob.values):
