@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from autoscout.job.device_names import stem_of
 from autoscout.job.yaml_text import documents
 from autoscout.line import nested
-from autoscout.line.containers import SERVER_IMAGE
+from autoscout.line.containers import SERVER_IMAGE, STARTS_SERVER
 from autoscout.line.visible_gpus import named
 from kb.records import AutoscoutError
 
@@ -25,7 +25,6 @@ _LIMIT = re.compile(r"((nvidia|amd)\.com/)?gpu")
 _NO_GPU = re.compile(r"\.\w+/(tpu|npu|ascend\w*|gaudi\w*|neuron\w*)", re.IGNORECASE)
 _PRODUCT = re.compile(r"\.com/(gpu\.product(-name)?|gke-accelerator)$")  # node labels that name the GPU product
 _INSTANCE = re.compile(r"kubernetes\.io/instance-type$")  # node label with a cloud's instance type
-_STARTS_SERVER = re.compile(r"vllm serve|api_server|launch_server|trtllm-serve")
 # keys of the replica groups in resources of Kubeflow's training operators and of Ray
 _GROUPS = re.compile(r"(ReplicaSpecs|GroupSpecs?)$")
 _BY_CHART = {"vllmServe": ["vllm", "serve"]}  # llm-d's Helm values name the command only indirectly, as `modelCommand`
@@ -85,7 +84,7 @@ def container_in(text: str, where: str) -> Container:
         )
     serve = [each for each in started if _SERVES.search(f"{each.image} {each.script} {' '.join(each.words)}")]
     on_gpus = [each for each in serve if each.gpus is not None]  # excludes routers, which need no GPU
-    servers = [each for each in on_gpus or serve if _STARTS_SERVER.search(f"{each.script} {' '.join(each.words)}")]
+    servers = [each for each in on_gpus or serve if STARTS_SERVER.search(f"{each.script} {' '.join(each.words)}")]
     return [*on_gpus, *serve, *started][0]._replace(others=max(len(servers) - 1, 0))
 
 

@@ -159,6 +159,22 @@ def test_what_reads_the_logs_after_a_run_is_no_launch():
     assert launch_in(script, "s").words == ["srun", "-n", "8", "./run_and_time.sh"]
 
 
+@pytest.mark.parametrize(
+    ("server", "client", "last"),
+    [
+        ("vllm serve X -tp 4", "python bench.py --model X", False),
+        ("python -m sglang.launch_server --model-path X", "python3 client.py", False),
+        ("srun docker run -d vllm/vllm-openai:v1 --model X", "bash load.sh", False),
+        ("python -m sglang.launch_server --model-path X", "python -m sglang.bench_serving --port 3", True),
+        ("vllm serve X", "python sft.py --model_name_or_path X", True),  # a training that asks the server
+    ],
+)
+def test_a_server_is_the_launch_and_its_client_is_not(server, client, last):
+    """The job trained: bench.py was its script."""
+    found = launch_in(f"{server} > log 2>&1 &\nuntil curl -s localhost; do sleep 5; done\n{client}\n", "s").words
+    assert shlex.join(found) == (client if last else server)
+
+
 def test_what_is_read_from_another_command_stays_a_name():
     script = 'E=(A B)\nmapfile -t E < <(for v in "${E[@]}"; do echo "--env=$v"; done)\ndocker exec "${E[@]}" x\n'
     assert launch_in(script, "s").words == ["docker", "exec", "${E[@]}", "x"]
