@@ -19,6 +19,7 @@ _PATTERN = re.compile(r"\(?\s*([^\s()]+(?:\s*\|\s*[^\s()]+)*)\s*\)\s*(.*)", re.D
 _ENDS = {"fi": "if", "done": "loop", "esac": "case"}
 _GIVEN = re.compile(r"\$(?:[1-9@*]|\{[1-9@*]\})")  # arguments of the script, treated as empty
 _TEST = re.compile(r"(!?)\s*\[\[?\s+(!?)(.*?)\s+\]\]?")
+_QUOTED = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|\\.""")
 _HERE = re.compile(r"(?<!<)<<-?\s*['\"]?(\w+)")
 _READ_BY_SHELL = re.compile(r"(?<![\w.-])(?:sh|bash|sbatch|srun)\b")
 _EXPANDED = re.compile(r"[$`]")
@@ -167,7 +168,10 @@ def _is(test: str) -> bool | None:
     if len(asked) <= 2 and asked[:1] in (["-z"], ["-n"]):
         return ((asked[0] == "-z") == (len(asked) < 2 or not asked[1])) != negated
     if len(asked) == 3 and asked[1] in ("=", "==", "!=", "-eq", "-ne"):
-        return ((asked[0] == asked[2]) == (asked[1] in ("=", "==", "-eq"))) != negated
+        unquoted = _QUOTED.sub("", found[3].split(maxsplit=2)[-1])
+        pattern = "[[" in test[: found.start(2)] and re.search(r"[*?[]", unquoted)
+        same = fnmatch.fnmatchcase(asked[0], asked[2]) if pattern else asked[0] == asked[2]
+        return (same == (asked[1] in ("=", "==", "-eq"))) != negated
     if len(asked) == 3 and asked[1] in _ORDERS and all(re.fullmatch(r"-?\d+", number) for number in asked[::2]):
         return _ORDERS[asked[1]](int(asked[0]), int(asked[2])) != negated
     return None

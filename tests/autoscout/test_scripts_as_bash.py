@@ -66,6 +66,10 @@ SCRIPTS = {
     "no arguments": "D=no\nwhile [[ $# -gt 0 ]]; do\n case $1 in\n -d) D=yes; shift ;;\n esac\ndone\n"
     'if [ "$1" = debug ]; then D=more; fi\ntorchrun t.py $D',
     "options": "N=1\nwhile getopts n: o; do case $o in n) N=2 ;; esac; done\ntorchrun t.py $N",
+    "names like a pattern": (
+        'M=Q/Q-32B\nif [[ $M == *7B* ]]; then A=1; elif [[ "$M" == *"32B"* ]]; then A=2; fi\n'
+        "if [[ $M == '*32B*' || ! $M = Q/* ]]; then B=1; else B=2; fi\ntorchrun t.py $A $B"
+    ),
     "numbers compared": "N=8\nif [ $N -ge 16 ]; then A=1; elif [[ $N -lt 16 ]]; then A=2; fi\ntorchrun t.py $A",
     "a loop": "for N in 1 2 4; do\n torchrun t.py --n $N\ndone",
     "a loop over settings": 'S=("1,2,x y" "3,4,z w")\nfor C in "${S[@]}"; do\n'
