@@ -20,6 +20,7 @@ _ENDS = {"fi": "if", "done": "loop", "esac": "case"}
 _GIVEN = re.compile(r"\$(?:[1-9@*]|\{[1-9@*]\})")  # arguments of the script, treated as empty
 _TEST = re.compile(r"(!?)\s*\[\[?\s+(!?)(.*?)\s+\]\]?")
 _QUOTED = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|\\.""")
+_ALONE = re.compile(r"\s*\[\[\s(?:(?!\]\]).)*\s\]\]\s*")  # a single test in double brackets
 _HERE = re.compile(r"(?<!<)<<-?\s*['\"]?(\w+)")
 _READ_BY_SHELL = re.compile(r"(?<![\w.-])(?:sh|bash|sbatch|srun)\b")
 _EXPANDED = re.compile(r"[$`]")
@@ -147,6 +148,8 @@ class _Opened(NamedTuple):
 def _holds(condition: str, given: str) -> bool | None:
     """Evaluates a condition; None if its outcome is unknown. `given`: the number of the script's arguments."""
     condition = _GIVEN.sub("", condition.replace("$#", given))
+    if (alone := _ALONE.fullmatch(condition)) is not None:  # each part gets brackets of its own
+        condition = re.sub(r"\s(\|\||&&)\s", r" ]] \1 [[ ", alone[0])
     parts = re.split(r"\|\||&&", condition)
     each = [_is(part.strip()) for part in parts]
     if len(parts) > 1 and "&&" in condition and "||" in condition:
