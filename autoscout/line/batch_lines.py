@@ -14,12 +14,13 @@ from autoscout.line.recognition import frameworks, recognised
 from autoscout.line.visible_gpus import visible
 
 # Matches an option and its value. A short option may have its value attached (-N2).
-_OPTION = re.compile(r"(?<!\S)(?:--?([\w-]+)[=\s]+|-([NG])(?=\w))([^\s-]\S*)")
+_OPTION = re.compile(r"(?<!\S)(?:--?([\w-]+)[=\s]+|-([NG](?=\w)|n(?=\d)))([^\s-]\S*)")
 # Programs that srun starts. Options after one of these names belong to the program, not to srun.
 _PROGRAMS = ("torchrun", "python", "python3", "accelerate", "bash", "sh", "env")
 # Matches the line that begins the next component of a heterogeneous Slurm job. Only the first component is read.
 _COMPONENT = re.compile(r"^#SBATCH\s+(?:hetjob|packjob)\b", re.MULTILINE)
 _GPUS_OF_DOCKER = re.compile(r"""--gpus[= ]["']*(?:(\d+)|device=([\w,-]+))""")
+_CDI = re.compile(r"--device[= ](?:nvidia|amd)\.com/gpu=([\w:-]+)")
 _OF_GPUS = ("gpus-per-node", "gres", "gpus", "G", "gpus-per-task")
 _ON_GPUS = ("--fp16", "--num_gpus")
 
@@ -46,6 +47,8 @@ def asked_of_line(line: Line) -> Batch | None:
     """Returns the GPUs that a launch line requests by options of srun or of a container; None if it requests none."""
     if (at := runs_image(line)) >= 0 and (found := _GPUS_OF_DOCKER.search(" ".join(line.words[at:]))):
         return Batch(1, found[2].count(",") + 1 if found[2] else int(found[1]))
+    if devices := _of_cdi(line):
+        return None if "all" in devices else Batch(1, len(devices))
     if line.first != "srun":
         return None
     own = itertools.takewhile(lambda word: Path(word).name not in _PROGRAMS, line.launcher.words[1:])
@@ -53,11 +56,16 @@ def asked_of_line(line: Line) -> Batch | None:
     return found if found and not found.by_tasks else None
 
 
+def _of_cdi(line: Line) -> set[str]:
+    """Returns the devices in a container's `--device nvidia.com/gpu=…`, as podman names them ("all" for all)."""
+    return set(_CDI.findall(" ".join(line.words))) if runs_image(line) >= 0 else set()
+
+
 def shows_gpus(line: Line) -> bool:
     """Whether a launch line certainly uses GPUs, because it passes GPUs to a container, sets CUDA_VISIBLE_DEVICES, or
     runs a framework that works only on GPUs."""
     handed = {*line.names} & {*CONTAINERS} and line.first_value(("--gpus", "--nv", "--rocm")) is not None
-    return bool(handed or _on_gpus(line) == "only" or visible(line.environment))
+    return bool(handed or _of_cdi(line) or _on_gpus(line) == "only" or visible(line.environment))
 
 
 def looks_like_gpus(line: Line) -> bool:
@@ -81,12 +89,16 @@ def _batch(options: Mapping[str, str]) -> Batch | None:
 
 
 def _of_options(options: Mapping[str, str], nodes: int) -> Batch | None:
-    if found := _gpus(options.get("gpus-per-node", "")) or _of_gres(options.get("gres", "")):
+    by_node = _of_gres(options.get("gres", "")) or _of_gres(options.get("tres-per-node", ""))
+    if found := _gpus(options.get("gpus-per-node", "")) or by_node:
         return Batch(nodes, found[1], found[0] or _named(options))
+    sockets = options.get("sockets-per-node", "")  # Slurm demands it with GPUs per socket
+    if (found := _gpus(options.get("gpus-per-socket", ""))) and sockets.isdecimal():
+        return Batch(nodes, max(int(sockets), 1) * found[1], found[0] or _named(options))
     if found := _gpus(options.get("gpus", options.get("G", ""))):  # this option counts the GPUs of all nodes together
         return Batch(nodes, max(found[1] // nodes, 1), found[0] or _named(options))
-    each, all_tasks = (options.get(option, "") for option in ("ntasks-per-node", "ntasks"))
-    if found := _gpus(options.get("gpus-per-task", "")):
+    each, all_tasks = options.get("ntasks-per-node", ""), options.get("ntasks", options.get("n", ""))
+    if found := _gpus(options.get("gpus-per-task", "")) or _of_gres(options.get("tres-per-task", "")):
         tasks = int(each) if each.isdecimal() else int(all_tasks) // nodes if all_tasks.isdecimal() else 1
         return Batch(nodes, max(tasks, 1) * found[1], found[0] or _named(options))
     if each.isdecimal():
@@ -139,7 +151,7 @@ def _options_in(options: str) -> dict[str, str]:
 def _of_gres(text: str) -> tuple[str, int] | None:
     """Returns (GPU model, number of GPUs) from Slurm's --gres, None if it has no GPUs: "nvme:1,gpu:a100:4" → ("a100",
     4); "gpu:a100" means one GPU."""
-    of_gpus = (re.fullmatch(r"(?:gres/)?gpu(?:[:=](.*))?", piece) for piece in text.split(","))
+    of_gpus = (re.fullmatch(r"(?:gres[/:])?gpu(?:[:=](.*))?", piece) for piece in text.split(","))
     return next((_gpus(found[1] or "1") for found in of_gpus if found), None)
 
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 from autoscout.line.launch_line import Line
 
 SERVER_IMAGE = re.compile(r"(^|/)vllm-openai(:|@|$)")  # the image's entry point starts the server
+STARTS_SERVER = re.compile(r"vllm serve|api_server|launch_server|trtllm-serve|sglang serve")  # in a command's words
 RUN = ("docker", "podman")
 CONTAINERS = (*RUN, "apptainer", "singularity", "enroot")
 # environment managers: the command to run follows the word `run`

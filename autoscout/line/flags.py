@@ -7,6 +7,8 @@ from kb.records import Value
 
 NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
+_SWITCHED = dict.fromkeys(("1", "yes", "y", "t", "true"), True) | dict.fromkeys(("0", "no", "n", "f", "false"), False)
+
 
 def is_flag(sets: str) -> bool:
     """Whether a knob's `sets` is a command-line argument: a flag such as --a-flag, or `name=` (for name=value)."""
@@ -36,6 +38,14 @@ def value_of(text: str) -> Value:
     if NUMBER.fullmatch(text):
         return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
     return text
+
+
+def as_switch(value: Value | None, values: object) -> Value | None:
+    """Returns the bool that a setting's value means, as parsers of Hugging Face read it (1, yes, y or t), if `values`,
+    which the setting can have, are bools; else the value."""
+    if not isinstance(values, list) or not values or not all(isinstance(each, bool) for each in values):
+        return value
+    return _SWITCHED.get(str(value).lower(), value)
 
 
 def written(on: str, off: str, value: Value | None) -> list[str]:

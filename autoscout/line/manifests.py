@@ -8,13 +8,16 @@ from typing import Any, NamedTuple
 from autoscout.job.device_names import stem_of
 from autoscout.job.yaml_text import documents
 from autoscout.line import nested
-from autoscout.line.containers import SERVER_IMAGE
+from autoscout.line.containers import SERVER_IMAGE, STARTS_SERVER
+from autoscout.line.visible_gpus import named
 from kb.records import AutoscoutError
 
 _SHELLS = ("sh", "bash")
 _PROGRAMS = ("vllm", "python", "python3", "numactl", "env", *_SHELLS)
 _SERVES = re.compile(r"vllm|sglang|trtllm")
 _VARIABLE = re.compile(r"\$\((\w+)\)")  # a reference to a variable, $(NAME), which Kubernetes expands
+# what compose expands before the container starts: a variable that need not be set, and its default
+_DEFAULT = re.compile(r"(?<!\$)\$\{\w+:?-([^${}]*)\}")
 
 
 # Resource names of GPUs in Kubernetes device plugins, and in custom resources of inference platforms.
@@ -22,7 +25,6 @@ _LIMIT = re.compile(r"((nvidia|amd)\.com/)?gpu")
 _NO_GPU = re.compile(r"\.\w+/(tpu|npu|ascend\w*|gaudi\w*|neuron\w*)", re.IGNORECASE)
 _PRODUCT = re.compile(r"\.com/(gpu\.product(-name)?|gke-accelerator)$")  # node labels that name the GPU product
 _INSTANCE = re.compile(r"kubernetes\.io/instance-type$")  # node label with a cloud's instance type
-_STARTS_SERVER = re.compile(r"vllm serve|api_server|launch_server|trtllm-serve")
 # keys of the replica groups in resources of Kubeflow's training operators and of Ray
 _GROUPS = re.compile(r"(ReplicaSpecs|GroupSpecs?)$")
 _BY_CHART = {"vllmServe": ["vllm", "serve"]}  # llm-d's Helm values name the command only indirectly, as `modelCommand`
@@ -50,7 +52,7 @@ def container_in(text: str, where: str) -> Container:
     """Returns the best matching container: the first that serves a model on GPUs, else the first that serves a model,
     else the first with a command. Errors: AutoscoutError (exit 2)."""
     try:
-        read = [*map(_of_chart, documents(text))]
+        read = [_of_chart(_with_defaults(each) if _is_compose(each) else each) for each in documents(text)]
         found = [
             _container(each)._replace(
                 gpus=_gpus(each), kind=_product(document), nodes=_pods(document), no_gpu=_no_gpu(each)
@@ -82,7 +84,7 @@ def container_in(text: str, where: str) -> Container:
         )
     serve = [each for each in started if _SERVES.search(f"{each.image} {each.script} {' '.join(each.words)}")]
     on_gpus = [each for each in serve if each.gpus is not None]  # excludes routers, which need no GPU
-    servers = [each for each in on_gpus or serve if _STARTS_SERVER.search(f"{each.script} {' '.join(each.words)}")]
+    servers = [each for each in on_gpus or serve if STARTS_SERVER.search(f"{each.script} {' '.join(each.words)}")]
     return [*on_gpus, *serve, *started][0]._replace(others=max(len(servers) - 1, 0))
 
 
@@ -147,6 +149,10 @@ def _containers(document: Any, around: Any = None) -> Iterator[dict[str, Any]]:
 def _container(spec: dict[str, Any]) -> Container:
     image = str(spec["image"])
     variables = _variables(spec.get("env") or spec.get("environment") or {})
+    if shown := next((ids for device in _devices(spec) if (ids := device.get("device_ids"))), []):
+        own = named(variables.get("CUDA_VISIBLE_DEVICES", ""))  # counted among the container's devices
+        chosen = [str(shown[int(i)]) if i.isdecimal() and int(i) < len(shown) else i for i in own]
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(chosen or map(str, shown))
     args, first = _words(spec.get("args")), _words(spec.get("entrypoint"))
     command = [*first, *_words(spec.get("command")), *args]
     words = [_VARIABLE.sub(lambda v: variables.get(v[1], v[0]), word) for word in command]
@@ -156,6 +162,19 @@ def _container(spec: dict[str, Any]) -> Container:
     # point.
     by_image = SERVER_IMAGE.search(image) and not (words and words[0].rpartition("/")[2] in _PROGRAMS)
     return Container(image, ["vllm", "serve", *words] if by_image else words, "", variables)
+
+
+def _is_compose(document: Any) -> bool:
+    return isinstance(document, dict) and isinstance(document.get("services"), dict)
+
+
+def _with_defaults(inside: Any) -> Any:
+    """Returns a part of a compose file with the default in place of each variable that has one."""
+    if isinstance(inside, dict):
+        return {name: _with_defaults(value) for name, value in inside.items()}
+    if isinstance(inside, list):
+        return [_with_defaults(value) for value in inside]
+    return _DEFAULT.sub(r"\1", inside) if isinstance(inside, str) else inside
 
 
 def _words(value: Any) -> list[str]:
@@ -183,16 +202,24 @@ def _gpus(container: dict[str, Any]) -> int | None:
     `runtime`. None if no GPU is requested."""
     counts = [value for name, value in _pairs(container.get("resources")) if _LIMIT.fullmatch(name)]
     asked = container.get("gpus")
-    devices = [asked] if isinstance(asked, str | int) else asked or _reserved(container)
-    for device in devices if isinstance(devices, list) else ():
-        if not isinstance(device, dict):
-            counts.append(device)
-        elif "gpu" in str(device.get("capabilities", "gpu")) or device.get("driver"):
-            ids = device.get("device_ids")
-            counts.append(len(ids) if isinstance(ids, list) else device.get("count", "all"))
+    plain = asked if isinstance(asked, list) else [asked] if isinstance(asked, str | int) else []
+    counts += [each for each in plain if not isinstance(each, dict)]
+    for device in _devices(container):
+        ids = device.get("device_ids")
+        counts.append(len(ids) if isinstance(ids, list) else device.get("count", "all"))
     if not counts:
         return 0 if container.get("runtime") == "nvidia" else None
     return int(counts[0]) if str(counts[0]).isdecimal() else 0
+
+
+def _devices(container: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the requests for GPUs in a compose file's `gpus` or reserved devices."""
+    found = container.get("gpus") or _reserved(container)
+    return [
+        each
+        for each in (found if isinstance(found, list) else ())
+        if isinstance(each, dict) and ("gpu" in str(each.get("capabilities", "gpu")) or each.get("driver"))
+    ]
 
 
 def _no_gpu(container: dict[str, Any]) -> str:

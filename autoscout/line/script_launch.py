@@ -12,9 +12,9 @@ from typing import NamedTuple
 from autoscout.job.words import listed
 from autoscout.line import shell_commands, shell_words
 from autoscout.line.batch_lines import asked
-from autoscout.line.containers import CONTAINERS, RUN_IN
-from autoscout.line.launch_line import Batch, split
-from autoscout.line.recognition import verbs
+from autoscout.line.containers import CONTAINERS, RUN_IN, SERVER_IMAGE, STARTS_SERVER
+from autoscout.line.launch_line import Batch, Line, split
+from autoscout.line.recognition import recognised, verbs
 from kb import door
 from kb.records import AutoscoutError
 
@@ -78,6 +78,9 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
         known |= dict.fromkeys(_SLURMS_EACH, str(batch.each))
     if batch is not None and batch.nodes:
         known |= dict.fromkeys(_SLURMS_NODES, str(batch.nodes))
+    if batch is not None and batch.tasks:
+        known["SLURM_NTASKS_PER_NODE"] = str(batch.tasks)
+        known |= {"SLURM_NTASKS": str(batch.nodes * batch.tasks)} if batch.nodes else {}
     known |= given
     exported: dict[str, str] = {}
     found: list[str] = []
@@ -110,6 +113,8 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
             now = [*found, *plain] if loads else shell_commands.unwrapped(words)
             if _starts_ranks(found) and not loads and not _starts_ranks(now) and _program(now) in _ALONE:
                 continue  # ignore lines that evaluate or convert the trained model
+            if _serves(found) and not loads and _program(now) in _ALONE and not recognised(Line(tuple(plain))):
+                continue  # ignore clients of the server, but not a training that uses it
             earlier = [] if loads else found if now != found and _program(found) not in ("", *_ALONE) else earlier
             found, went = now, [*goes]
         elif not words:
@@ -216,6 +221,10 @@ def _program(words: list[str]) -> str:
     command = shell_words.assigned(words)[1]
     name = Path(command[0]).name if command else ""
     return "python" if _PYTHON.fullmatch(name) else name
+
+
+def _serves(words: list[str]) -> bool:
+    return any(SERVER_IMAGE.search(word) for word in words) or bool(STARTS_SERVER.search(" ".join(words)))
 
 
 def _starts_ranks(words: list[str]) -> bool:

@@ -4,12 +4,13 @@ If the outcome of an `if` or a `case` is unknown, the first branch is assumed; l
 arguments of the script are assumed to be missing, so that tests of `$1` see an empty text."""
 
 import fnmatch
+import itertools
 import operator
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from autoscout.line.shell_words import ASSIGNED, filled, sets, words
+from autoscout.line.shell_words import ASSIGNED, PRINTED, filled, sets, words
 
 _ORDERS = {"-lt": operator.lt, "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge}
 _IF = re.compile(r"\s*(?:(?:then|do|else)\s+)*(if|elif|while)\s+(.*)", re.DOTALL)
@@ -18,8 +19,14 @@ _PATTERN = re.compile(r"\(?\s*([^\s()]+(?:\s*\|\s*[^\s()]+)*)\s*\)\s*(.*)", re.D
 _ENDS = {"fi": "if", "done": "loop", "esac": "case"}
 _GIVEN = re.compile(r"\$(?:[1-9@*]|\{[1-9@*]\})")  # arguments of the script, treated as empty
 _TEST = re.compile(r"(!?)\s*\[\[?\s+(!?)(.*?)\s+\]\]?")
+_QUOTED = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|\\.""")
+_ALONE = re.compile(r"\s*\[\[\s(?:(?!\]\]).)*\s\]\]\s*")  # a single test in double brackets
 _HERE = re.compile(r"(?<!<)<<-?\s*['\"]?(\w+)")
 _READ_BY_SHELL = re.compile(r"(?<![\w.-])(?:sh|bash|sbatch|srun)\b")
+_EXPANDED = re.compile(r"[$`]")
+# a word of a command, with its quotes
+_TOKEN = re.compile(rf"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|{PRINTED}|[^\s"'\\|&;<>])+""", re.DOTALL)
+_BY_POSITION = re.compile(r'\bexec\b[^;&|]*"\$\{@:\d.*', re.DOTALL)
 _WRITTEN = re.compile(r">\s*['\"]?([^\s'\"<>|;&]+)")
 
 
@@ -141,6 +148,8 @@ class _Opened(NamedTuple):
 def _holds(condition: str, given: str) -> bool | None:
     """Evaluates a condition; None if its outcome is unknown. `given`: the number of the script's arguments."""
     condition = _GIVEN.sub("", condition.replace("$#", given))
+    if (alone := _ALONE.fullmatch(condition)) is not None:  # each part gets brackets of its own
+        condition = re.sub(r"\s(\|\||&&)\s", r" ]] \1 [[ ", alone[0])
     parts = re.split(r"\|\||&&", condition)
     each = [_is(part.strip()) for part in parts]
     if len(parts) > 1 and "&&" in condition and "||" in condition:
@@ -162,7 +171,10 @@ def _is(test: str) -> bool | None:
     if len(asked) <= 2 and asked[:1] in (["-z"], ["-n"]):
         return ((asked[0] == "-z") == (len(asked) < 2 or not asked[1])) != negated
     if len(asked) == 3 and asked[1] in ("=", "==", "!=", "-eq", "-ne"):
-        return ((asked[0] == asked[2]) == (asked[1] in ("=", "==", "-eq"))) != negated
+        unquoted = _QUOTED.sub("", found[3].split(maxsplit=2)[-1])
+        pattern = "[[" in test[: found.start(2)] and re.search(r"[*?[]", unquoted)
+        same = fnmatch.fnmatchcase(asked[0], asked[2]) if pattern else asked[0] == asked[2]
+        return (same == (asked[1] in ("=", "==", "-eq"))) != negated
     if len(asked) == 3 and asked[1] in _ORDERS and all(re.fullmatch(r"-?\d+", number) for number in asked[::2]):
         return _ORDERS[asked[1]](int(asked[0]), int(asked[2])) != negated
     return None
@@ -171,7 +183,8 @@ def _is(test: str) -> bool | None:
 def unwrapped(line: list[str]) -> list[str]:
     """If a line ends in `bash -c TEXT`, as for containers, returns the line with TEXT replaced by the words of its last
     command, so that these words can be changed. (bash runs the commands before the last one, which then replaces the
-    shell.) The line is unchanged if a shell has to expand some of the words."""
+    shell.) Words that a shell has to expand stay in the text; the line is unchanged if one of them follows the
+    script."""
     shell = next((i for i in range(len(line) - 2, -1, -1) if line[i] in ("bash", "sh")), len(line))
     options = line[shell + 1 : -1]
     if not options or not all(re.fullmatch(r"-[a-z]+", word) for word in options) or options[-1][-1] != "c":
@@ -181,12 +194,45 @@ def unwrapped(line: list[str]) -> list[str]:
     known: dict[str, str] = {}
     for command in inside[:-1]:
         sets(command, known, {})
-    last = words(filled(inside[-1], known)) if inside else []
+    command = filled(inside[-1], known) if inside else ""
+    last = words(command)
     at = text.rfind(inside[-1]) if inside else -1
-    if at < 0 or not last or any(re.search(r"[$`]", word) for word in last):
+    if at < 0 or not last:
         return line
-    last = ["env", *last] if ASSIGNED.fullmatch(last[0]) else last
     before = text[:at].strip()
+    if any(_EXPANDED.search(word) for word in last):
+        found = _expanding(command, last) if line[shell] == "bash" else None
+        return [*line[:-1], f"{before} {found[0]}".strip(), line[shell], *found[1]] if found else line
+    last = ["env", *last] if ASSIGNED.fullmatch(last[0]) else last
     if not before and options == ["-c"]:
         return [*line[:shell], *last]
     return [*line[:-1], f'{before} exec "$@"'.strip(), line[shell], *last]
+
+
+def _expanding(command: str, found: list[str]) -> tuple[str, list[str]] | None:
+    """Splits a command between bash's text, which has the words that bash expands and refers to the others by their
+    positions, and those other words. None if it cannot be split: without a Python script, or if bash expands one of the
+    words after it. `found`: the words of the command."""
+    script = next((i for i, word in enumerate(found) if word.endswith(".py")), -1)
+    tokens = _TOKEN.findall(command)[: script + 1]
+    if [words(token) for token in tokens] != [[word] for word in found[: script + 1]]:
+        return None
+    if set_first := [*itertools.takewhile(ASSIGNED.fullmatch, found)]:  # `exec` takes no variables
+        tokens, found, script = ["env", *tokens], ["env", *found], script + 1
+    expanded = {i for i, word in enumerate(found) if _EXPANDED.search(word)}
+    if max(expanded) >= script or min(expanded) <= len(set_first):
+        return None
+    # a flag goes with its value, since the words are read without the text
+    expanded |= {i - 1 for i in expanded if i and re.fullmatch(r"-[\w-]+", found[i - 1])}
+    parts, kept = ["exec"], list[str]()
+    for by_bash, places in itertools.groupby(range(max(expanded) + 1), expanded.__contains__):
+        group = [*places]
+        parts += [tokens[i] for i in group] if by_bash else [f'"${{@:{len(kept) + 1}:{len(group)}}}"']
+        kept += [] if by_bash else [found[i] for i in group]
+    return " ".join([*parts, f'"${{@:{len(kept) + 1}}}"']), [*kept, *found[max(expanded) + 1 :]]
+
+
+def passed_on(text: str) -> str:
+    """Returns the text of a `bash -c` of `unwrapped` for other words than those of the line, such as a different
+    launcher's."""
+    return _BY_POSITION.sub('exec "$@"', text)

@@ -23,11 +23,11 @@ _SHIFT = re.compile(r"shift(?:\s+(\d+))?")
 _WITHIN = r"[^()]"
 for _ in range(3):  # three levels of nested parentheses, as in `$(python -c "print(len(list()))")`
     _WITHIN = rf"(?:[^()]|\({_WITHIN}*\))"
-_PRINTED = rf"\$\({_WITHIN}*\)|`[^`]*`"
+PRINTED = rf"\$\({_WITHIN}*\)|`[^`]*`"
 # Matches quoted text or a command substitution (groups 1 and 2), which are kept; also redirections and everything after
 # the command (`|` or `&`), which are removed.
 _SHELL = re.compile(
-    rf"""("(?:\\.|[^"\\])*"|'[^']*'|\\.)|({_PRINTED})"""
+    rf"""("(?:\\.|[^"\\])*"|'[^']*'|\\.)|({PRINTED})"""
     rf"""|(?:(?<!\S)\d+|&)?>(?:\s*>\({_WITHIN}*\)"""
     r"""|>?&\d|>?\s*(?:"(?:\\.|[^"\\])*"|'[^']*'|[^\s|&;>"'])+)"""
     r"""|<{1,3}\s*(?:"[^"]*"|'[^']*'|[^\s|&;<]+)|[|&].*""",
@@ -85,7 +85,7 @@ def _escaped(value: str) -> str:
 
 def _split(value: str) -> str:
     """Returns the value as words split at whitespace, except inside `$(…)`."""
-    found = " ".join(map(shlex.quote, re.findall(rf"(?:{_PRINTED}|\S)+", value)))
+    found = " ".join(map(shlex.quote, re.findall(rf"(?:{PRINTED}|\S)+", value)))
     return f"{' ' * value[:1].isspace()}{found}{' ' * value[-1:].isspace()}"
 
 

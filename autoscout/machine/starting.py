@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -288,9 +289,11 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
             )
         made["traffic"] = {"global_batch": batch} | made.get("traffic", {})
     shown = shlex.split(made.get("launch", {}).get("current", "")) or line.words
-    names_left = [name for word in shown for name in _VARIABLE.findall(word)]
+    texts = {i + 2 for i, pair in enumerate(pairwise(shown)) if pair in (("bash", "-c"), ("sh", "-c"))}
+    by_nobody = (word for i, word in enumerate(shown) if i not in texts)  # a shell in the line expands its own text
+    names_left = [name for word in by_nobody for name in _VARIABLE.findall(word)]
     unknown = sorted({"$(…)" if name in ("$(", "`") else name.replace("${", "$") for name in names_left})
-    if unknown and line.words[:2] not in (("bash", "-c"), ("sh", "-c")):
+    if unknown:
         notes.append(
             f"launch.current: replace {listed(unknown)} with the value, because no shell expands variables here"
         )

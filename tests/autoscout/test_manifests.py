@@ -93,6 +93,27 @@ def test_the_gpus_of_a_container_are_the_jobs(tmp_path, text, node):
 
 
 @pytest.mark.parametrize(
+    ("own", "shown"),
+    [("A=1", "0,3,5"), ("CUDA_VISIBLE_DEVICES=1,2", "3,5"), ("CUDA_VISIBLE_DEVICES=GPU-8a", "GPU-8a")],
+)
+def test_the_devices_that_a_compose_file_names_are_the_ones_that_run(tmp_path, own, shown):
+    """Outside the container, the line took the first three of the machine."""
+    text = COMPOSE.replace("[A=1]", f"['{own}']") + RESERVED % "device_ids: ['0', '3', '5']"
+    (tmp_path / "m.yaml").write_text(text)
+    job, _ = made(tmp_path, str(tmp_path / "m.yaml"))
+    assert job["launch"]["environment"]["CUDA_VISIBLE_DEVICES"] == shown
+
+
+def test_a_default_in_a_compose_file_is_the_value(tmp_path):
+    """The values were asked for, though the file has them, and no shell expands them."""
+    given = COMPOSE.replace("-tp 4", "-tp ${TP:-4} --max-model-len ${LENGTH-16384} --port ${PORT}")
+    (tmp_path / "m.yaml").write_text(given)
+    job, notes = made(tmp_path, str(tmp_path / "m.yaml"))
+    assert job["launch"]["current"].endswith("-tp 4 --max-model-len 16384 --port '${PORT}'")
+    assert [note for note in notes if "replace $PORT with" in note]
+
+
+@pytest.mark.parametrize(
     ("text", "sentence"),
     [("a: [", "is not YAML"), ("a: 1", "no container in it has a command or args"), ("", "no container in it")],
 )

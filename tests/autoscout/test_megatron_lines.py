@@ -60,11 +60,13 @@ def test_the_line_is_the_job_and_its_reference(line, tmp_path):
         "docker run -e A=1 image env 'B=two words' {}",
         "srun --export=ALL,X=1 env A=1 'B=two words' {}",
         "srun bash -c 'export C=$HOME A=1; export B=\"two words\" && {} --data-path $DATA'",
+        "srun bash -c 'export C=$HOME A=1; export B=\"two words\" && torchrun --node_rank $R {}'",
     ],
 )
 def test_variables_that_the_line_sets_before_the_script_stay(line, tmp_path):
     """They went with what starts the script."""
-    made, _ = begun(line.format(f"torchrun --nproc-per-node 8 pretrain_gpt.py {FLAGS}"), tmp_path)
+    run = f"pretrain_gpt.py {FLAGS}" if "torchrun" in line else f"torchrun --nproc-per-node 8 pretrain_gpt.py {FLAGS}"
+    made, _ = begun(line.format(run), tmp_path)
     assert made["launch"]["environment"] == {"A": "1", "B": "two words"}
 
 

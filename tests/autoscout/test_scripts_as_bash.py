@@ -66,6 +66,10 @@ SCRIPTS = {
     "no arguments": "D=no\nwhile [[ $# -gt 0 ]]; do\n case $1 in\n -d) D=yes; shift ;;\n esac\ndone\n"
     'if [ "$1" = debug ]; then D=more; fi\ntorchrun t.py $D',
     "options": "N=1\nwhile getopts n: o; do case $o in n) N=2 ;; esac; done\ntorchrun t.py $N",
+    "names like a pattern": (
+        'M=Q/Q-32B\nif [[ $M == *7B* ]]; then A=1; elif [[ "$M" == *"32B"* ]]; then A=2; fi\n'
+        "if [[ $M == '*32B*' || ! $M = Q/* ]]; then B=1; else B=2; fi\ntorchrun t.py $A $B"
+    ),
     "numbers compared": "N=8\nif [ $N -ge 16 ]; then A=1; elif [[ $N -lt 16 ]]; then A=2; fi\ntorchrun t.py $A",
     "a loop": "for N in 1 2 4; do\n torchrun t.py --n $N\ndone",
     "a loop over settings": 'S=("1,2,x y" "3,4,z w")\nfor C in "${S[@]}"; do\n'
@@ -132,6 +136,16 @@ def test_a_script_that_is_read_in_sets_its_variables(tmp_path):
     assert found.exports == {"A": "1"}
 
 
+def test_the_tasks_that_a_batch_script_asks_for_are_known():
+    """WORLD_SIZE, as many scripts compute it, was asked for."""
+    script = (
+        "#SBATCH -N 4\n#SBATCH --gpus-per-node=8\n#SBATCH --ntasks-per-node=8\n"
+        "export WORLD_SIZE=$(($SLURM_NNODES * $SLURM_NTASKS_PER_NODE))\nsrun python t.py --ranks $SLURM_NTASKS\n"
+    )
+    found = launch_in(script, "s")
+    assert (found.exports["WORLD_SIZE"], found.words[-1]) == ("32", "32")
+
+
 def test_what_only_the_person_knows_stays_a_name():
     script = "DATA=$1\nD=mock\ncase $2 in --data) D=$3 ;; esac\nHOST=$(hostname)\ntorchrun t.py $DATA $D $UNSET $HOST"
     assert launch_in(script, "s").words == ["torchrun", "t.py", "$DATA", "mock", "$UNSET", "$(hostname)"]
@@ -147,6 +161,22 @@ def test_a_branch_that_only_the_person_knows_is_said(tmp_path):
 def test_what_reads_the_logs_after_a_run_is_no_launch():
     script = "srun -n 8 ./run_and_time.sh\nsrun -n 1 python -m mlperf_logging.compliance_checker log.txt"
     assert launch_in(script, "s").words == ["srun", "-n", "8", "./run_and_time.sh"]
+
+
+@pytest.mark.parametrize(
+    ("server", "client", "last"),
+    [
+        ("vllm serve X -tp 4", "python bench.py --model X", False),
+        ("python -m sglang.launch_server --model-path X", "python3 client.py", False),
+        ("srun docker run -d vllm/vllm-openai:v1 --model X", "bash load.sh", False),
+        ("python -m sglang.launch_server --model-path X", "python -m sglang.bench_serving --port 3", True),
+        ("vllm serve X", "python sft.py --model_name_or_path X", True),  # a training that asks the server
+    ],
+)
+def test_a_server_is_the_launch_and_its_client_is_not(server, client, last):
+    """The job trained: bench.py was its script."""
+    found = launch_in(f"{server} > log 2>&1 &\nuntil curl -s localhost; do sleep 5; done\n{client}\n", "s").words
+    assert shlex.join(found) == (client if last else server)
 
 
 def test_what_is_read_from_another_command_stays_a_name():
@@ -179,6 +209,14 @@ def test_the_line_of_a_script_that_sbatch_reads_from_a_document():
         ("python t.py --a 1", None),
         ("cd /tmp && A=1 python t.py --a 'b c' 2>&1 | tee log", ["-c", 'cd /tmp && exec "$@"', "bash", "env", "A=1"]),
         ("python t.py --rank $SLURM_PROCID", ["-c", "python t.py --rank $SLURM_PROCID"]),
+        (
+            'cd /x && torchrun --nnodes 2 --node_rank $SLURM_PROCID --master_addr="$HEAD" --n 8 t.py --a 1',
+            [
+                "-c",
+                'cd /x && exec "${@:1:3}" --node_rank $SLURM_PROCID --master_addr="$HEAD" "${@:4}"',
+                *["bash", "torchrun", "--nnodes", "2", "--n", "8", "t.py", "--a", "1"],
+            ],
+        ),
     ],
 )
 def test_the_words_within_a_container_s_bash_stand_at_the_end(inner, bashs):
@@ -190,17 +228,40 @@ def test_the_words_within_a_container_s_bash_stand_at_the_end(inner, bashs):
         assert words[2 : 3 + len(bashs)] == ["bash", *bashs]
 
 
+SHOWS = "import os, sys; print(os.getcwd(), os.environ['A'], os.environ['B'], sys.argv)"
+
+
 @pytest.mark.parametrize("before", [["nice"], []])
-def test_bash_hands_over_what_stands_at_the_end(tmp_path, before):
+@pytest.mark.parametrize(
+    "last",
+    [
+        f"A=1 python3 -c {shlex.quote(SHOWS)} --a 'b c' $C",
+        f"env A=1 python3 -c {shlex.quote(SHOWS)} --b=$HOME -a 'b c' -c \"x $HOME\" -d `echo 1 2` $(echo 3) t.py 'g h'",
+        f"env A=1 python3 -c {shlex.quote(SHOWS)} $HOME t.py",
+        f"A=1 python3 -c {shlex.quote(SHOWS)} -b $HOME t.py --f '' -- x",
+    ],
+)
+def test_bash_hands_over_what_stands_at_the_end(tmp_path, before, last):
     """The line as it is written and as it is changed run the same."""
-    shows = "import os, sys; print(os.getcwd(), os.environ['A'], os.environ['B'], sys.argv)"
-    inner = f"cd {tmp_path} && export B=2; C=c; A=1 python3 -c {shlex.quote(shows)} --a 'b c' $C"
+    inner = f"cd {tmp_path} && export B=2; C=c; {last}"
     words = [*before, "bash", "-c", inner]
     told = [
         subprocess.run(line, check=True, capture_output=True, text=True).stdout for line in (words, unwrapped(words))
     ]
     assert unwrapped(words) != words
     assert told[0] == told[1]
+
+
+def test_what_a_shell_in_the_line_expands_is_neither_asked_for_nor_in_the_way(tmp_path):
+    """A line of `srun bash -c` was run unchanged, without knobs or a model, and its variables were to be replaced."""
+    inner = "torchrun --nproc_per_node 8 --node_rank $SLURM_PROCID --master_addr $(hostname) run_clm.py --bf16"
+    given = f"{inner} --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 2 --output_dir o"
+    text, notes = job_file(["srun", "-N1", "--gpus-per-node=a40:8", "bash", "-c", given], tmp_path)
+    made = tomllib.loads(text)
+    assert (made["launch"]["script"], made["model"]["preset"]) == ("hf-trainer", "qwen2.5-7b")
+    assert made["traffic"]["global_batch"] == 16
+    assert "--node_rank $SLURM_PROCID --master_addr $(hostname)" in made["launch"]["current"]
+    assert not [note for note in notes if "no shell expands" in note]
 
 
 def test_a_line_that_its_devices_do_not_carry_is_said_to_be_replaced(tmp_path):

@@ -45,6 +45,10 @@ def exported(job: Job) -> dict[str, Any]:
     ("spelled", "flag", "words"),
     [
         ("-q fp8", "--quantization", ["fp8"]),
+        ("--tensor-parallel 2", "--tensor-parallel-size", ["2"]),
+        ("--gpu_memory_util=0.8", "--gpu-memory-utilization", ["0.8"]),
+        ("--device cuda", "--device", ["cuda"]),
+        ("--enable-ep", "--enable-ep", []),
         ("-ep", "--enable-expert-parallel", []),
         ("-dcp 2", "--decode-context-parallel-size", ["2"]),
         ("-O3", "--optimization-level", ["3"]),
@@ -328,7 +332,10 @@ def test_the_release_of_an_image_that_cannot_be_asked_is_said(tmp_path, tag, tol
     job = load_job(tmp_path / "job.toml")
     said = "names and defaults of flags are those of vLLM 0.32.0, until the line's image of 0.11.0 can be queried"
     assert (said in target_of(job).notes_on_job(job)) == told
-    assert (said in target_of(job).launch(job, JobSpace.of_job(job).reference).missing) == told
+    missing = target_of(job).launch(job, JobSpace.of_job(job).reference).missing
+    assert (said in missing) == told
+    # the container was left out without a word
+    assert [each for each in missing if "--gpus all --entrypoint '' vllm/vllm-openai:" in each]
 
 
 def test_the_line_of_another_node_is_told(tmp_path):

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from autoscout.line.flags import is_flag, switch
+from autoscout.line.flags import as_switch, is_flag, switch
 from autoscout.line.launch_line import Line
 from autoscout.running.cluster.devices import device_kind, used_nodes
 from autoscout.running.warm_run import startable
@@ -189,7 +189,7 @@ def currently(job: Job) -> dict[str, Value]:
     for entry in declared(job).knob:
         if line.for_shell if is_flag(entry.sets) else not entry.sets.startswith(NESTED):
             continue
-        value = now(entry.sets)
+        value = as_switch(now(entry.sets), entry.values)
         on, off = switch(entry.sets)
         if value is None and isinstance(entry.values, list) and set(entry.values) == {True, False}:
             set_ = off or on.endswith("=") or not is_flag(entry.sets)

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from autoscout.job.model_folder import of_name
 from autoscout.job.names import as_name
 from autoscout.job.words import listed
-from autoscout.line import settings_files
-from autoscout.line.flags import setting, value_of
+from autoscout.line import nested, settings_files
+from autoscout.line.flags import as_switch, setting, value_of
 from autoscout.line.launch_line import Line
 from autoscout.line.line_devices import devices, of_one_node
 from autoscout.line.recognition import by_flags_alone, recognised
@@ -193,7 +193,7 @@ def _with_todays(now: ValueOf, known: Preset) -> list[dict[str, Any]]:
     An on/off switch keeps the line's spelling."""
     found = []
     for knob in known.knob:
-        today = now(knob.sets)
+        today = as_switch(now(knob.sets), knob.values)
         if today is None or not isinstance(knob.values, list) or today in knob.values:
             continue
         if isinstance(today, str) and not any(isinstance(value, bool | str) for value in knob.values):
@@ -213,7 +213,7 @@ def _with_todays(now: ValueOf, known: Preset) -> list[dict[str, Any]]:
 def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     """Returns the sections of a job file for tuning a server: name, devices, load, and the knob values that the job
     must allow."""
-    line = canonical(line, served)
+    line = canonical(line, known, served)
     if why := problem(line, served):
         raise AutoscoutError(f"{why}: write a script that does, and declare its knobs (docs/your-own-script.md)", 2)
     given, line = line, by_experiments(line, known)
@@ -225,9 +225,11 @@ def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], n
     launch["current"] = str(line)
     notes += [REVIEW_LOAD, REVIEW_PROMISE]
     allowed = {knob.name: line.value(knob.sets) for knob in known.knob if line.value(knob.sets) in knob.asks}
-    named, others = model_of(line, served), _with_todays(values_of(line, {}), known)
+    by_files = _fixed_by_files(line, known, served, notes)
+    of_line, by_sets = values_of(line, {}), {k.sets: by_files[k.name] for k in known.knob if k.name in by_files}
+    others = _with_todays(lambda sets: by_sets.get(sets, of_line(sets)), known)
+    named, fixed = model_of(line, served), {**allowed, **by_files}
     model = of_name(named, notes) if known.simulated else {}
-    fixed = {**allowed, **_fixed_by_files(line, known, served, notes)}
     space = {**({"fix": fixed} if fixed else {}), **({"knob": others} if others else {})}
     return {
         **({"space": space} if space else {}),
@@ -251,13 +253,14 @@ def _fixed_by_files(line: Line, known: Preset, served: Served, notes: list[str])
                 f"space.fix: {name}, which overrides the flags, cannot be read here: fix the knobs that this file sets"
             )
             continue
-        decided = {served.before_flags[key]: key for key in settings if key in served.before_flags}
-        for knob in known.knob:
-            if knob.name in decided:
-                today = line.value(knob.sets)
-                fixed[knob.name] = knob.default if today is None else today
+        decided = {path.partition(".")[0] for path in served.before_flags} & settings.keys()
+        knobs = {knob.name: knob for knob in known.knob}
+        for path, knob in served.before_flags.items():
+            if path.partition(".")[0] in decided:  # a section of the file replaces all of it
+                value = nested.at(settings, path)
+                fixed[knob] = value if isinstance(value, int | float) else knobs[knob].default
         if decided:
-            notes.append(f"space.fix: {name} sets {listed(decided.values())} itself, which overrides the line's flags")
+            notes.append(f"space.fix: {name} sets {listed(sorted(decided))} itself, which overrides the line's flags")
     return fixed
 
 

@@ -90,7 +90,9 @@ def _config(line: Line, known: Preset) -> str:
 def _begins(line: Line, known: Preset) -> int:
     """Returns the index of the program's name, after its launcher."""
     found = _program(line, known)
-    return found if found is not None else next(at - 1 for at in settings_files.named(line, known.folder))
+    if found is not None:
+        return found
+    return next((at - 1 for at in settings_files.named(line, known.folder)), len(line.launcher.words))
 
 
 def _program(line: Line, known: Preset) -> int | None:

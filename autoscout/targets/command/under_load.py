@@ -142,10 +142,19 @@ def devices_of(line: Line, served: Served) -> int:
     return math.prod(line.number((flag,)) or 1 for flag in flags)
 
 
-def canonical(line: Line, served: Served) -> Line:
-    """Returns the line with aliases replaced by the flag names that the preset's knobs use."""
+def canonical(line: Line, known: Preset, served: Served) -> Line:
+    """Returns the line with aliases and abbreviations replaced by the flag names that the preset's knobs use."""
+    at = _program(line, known)
+    names = {*(knob.sets for knob in known.knob), *served.aliases, *served.columns, *served.unread}
+    names |= {*served.unpriced, *served.unmodelled}
+
+    def whole(flag: str, place: int) -> str:
+        longer = {served.aliases.get(name, name) for name in names if name.startswith(flag)}
+        abbreviated = served.abbreviations and place > at and flag[:2] == "--" and flag not in names
+        return longer.pop() if abbreviated and len(longer) == 1 else served.aliases.get(flag, flag)
+
     parts = (word.partition("=") for word in line.words)
-    return line.of(f"{served.aliases.get(name, name)}{equals}{value}" for name, equals, value in parts)
+    return line.of(f"{whole(name, i)}{equals}{value}" for i, (name, equals, value) in enumerate(parts))
 
 
 def _requests(job: Job) -> int:

@@ -146,6 +146,8 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
     cluster = {key: value for key, value in named_there.items() if value}
     made = _job_on({"nodes": [{"count": n or 1} for n in asked.counts], **cluster}, Path(named), line)
     made["launch"]["command"] = of_a_line(made["launch"]["command"])
+    if not hosts and (shown := _chosen(line.launcher)):
+        made["launch"]["environment"] = {"CUDA_VISIBLE_DEVICES": shown}
     apart = ranks_by_line(flags, settings(config, named).mp_size)
     notes += _not_equal(config, asked.counts, apart)
     each = _of_trainer(line)
@@ -161,6 +163,15 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
             f"{HUGGING_FACE[STEPS]} {' '.join(steps)}, which is replaced"
         )
     return {**made, "cluster": cluster, "devices": asked.counts, "notes": [*notes, *made.get("notes", [])]}
+
+
+def _chosen(launcher: Line) -> str:
+    """Returns the devices of one machine that a launcher's options choose, because torchrun, which replaces the
+    launcher, would use the first ones; "" for no choice."""
+    if "deepspeed" in launcher.names:
+        return str(launcher.value("--include") or "").partition(":")[2]
+    ids = str(launcher.value("--gpu_ids") or "") if "accelerate" in launcher.names else ""
+    return ids if re.fullmatch(r"\d+(,\d+)*", ids) else ""
 
 
 def _not_equal(config: Config, counts: list[int], apart: int) -> list[str]:

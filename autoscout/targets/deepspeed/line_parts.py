@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from autoscout.line.containers import CONTAINERS, ENVIRONMENTS, RUN, repeatable
 from autoscout.line.launch_line import Line
+from autoscout.line.shell_commands import passed_on
 from kb.records import AutoscoutError
 
 _LAUNCHERS = ("deepspeed", "torchrun", "accelerate", "python", "python3")
@@ -46,7 +47,7 @@ def parts(line: Line) -> LineParts:
     by_launcher = any(w.startswith(_OF_A_LAUNCHER) or Path(w).name in _LAUNCHERS[:3] for w in starter)
     first, *others = line.words[script:]
     own = line.of(["-m" if first == "--module" else first, *others])
-    return LineParts(line.of(line.words[:launcher]), by_launcher, own)
+    return LineParts(line.of(map(passed_on, line.words[:launcher])), by_launcher, own)
 
 
 def runs_in(found: LineParts, nodes: int) -> tuple[list[str], list[str]]:

@@ -15,6 +15,7 @@ from autoscout.job.published_models import published
 from autoscout.job.words import listed
 from autoscout.line.launch_line import Flags, Line, split
 from autoscout.line.line_devices import NO_HOSTS, devices
+from autoscout.line.shell_commands import passed_on
 from autoscout.targets.current_launch import whole_number
 from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.persons import NULL_TOKENIZER
@@ -130,7 +131,7 @@ def _set_before(before: Line) -> dict[str, dict[str, str]]:
     parts: list[str] = []
     for word in before.words:
         with contextlib.suppress(ValueError):  # a text with an unclosed quote is skipped
-            parts += shlex.split(word) if 'exec "$@"' in word else [word]
+            parts += shlex.split(word) if 'exec "$@"' in passed_on(word) else [word]
     pairs = [found for part in parts if (found := _SETS.fullmatch(part)) and not re.search("[$`]", part)]
     return {"environment": {found[1]: found[2] for found in pairs}} if pairs else {}
 

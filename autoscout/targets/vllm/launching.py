@@ -1,6 +1,7 @@
 """Converts (job, configuration) to the exported launch: `vllm serve` with the engine's own arguments."""
 
 import re
+import shlex
 
 import msgspec
 
@@ -12,6 +13,7 @@ from autoscout.targets.launch import Launch
 from autoscout.targets.vllm import arguments, fleet_servers
 from autoscout.targets.vllm.kept import longest, of_another_release, of_the_server, stated_length, unknown_flags
 from autoscout.targets.vllm.line_flags import model_named
+from kb import secrets
 from kb.records import Configuration, Job
 
 _MODEL = "MODEL"  # placeholder for jobs with random weights and no model in the line
@@ -69,6 +71,8 @@ def _more(job: Job, configuration: Configuration) -> list[str]:
     """Returns what the user may have to add to the launch, because the installed vLLM or the measured load does not
     cover it."""
     found = []
+    if before := job.launch.command_prefix:
+        found.append(f"in front of the server, as in experiments: {secrets.redacted(shlex.join(before))}")
     if gone := unknown_flags(job):
         found.append(f"a replacement for {listed(gone)} in your line, which the installed vLLM does not have")
     if not stated_length(job):

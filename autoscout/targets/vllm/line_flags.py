@@ -1,9 +1,11 @@
 """The server's flags in a user's serve line, by their long names and with a flag for each field of a nested setting."""
 
+import functools
 import json
 import re
 
 from autoscout.line.containers import SERVER_IMAGE
+from autoscout.line.kinds import arguments
 from autoscout.line.launch_line import Line
 from autoscout.targets.current_launch import line_of
 from kb import door
@@ -143,9 +145,20 @@ def _long(flag: str) -> str:
     name, dot, field = flag.partition(".")
     if name == "-O" and dot:  # -O.FIELD, which releases before 0.12 accept
         name = "-cc"
-    known = f"{_ALIASES.get(name, name.replace('_', '-'))}{dot}{field}"
+    known = f"{_ALIASES.get(name) or _whole(name.replace('_', '-'))}{dot}{field}"
     bare = known.removesuffix("+")  # elements of a list, as in `--x.y+ 1,2`
     return f"{_ALIASES.get(bare, bare)}{known[len(bare) :]}"
+
+
+@functools.cache
+def _whole(flag: str) -> str:
+    """Returns the name of an abbreviated flag, which argparse accepts if it begins only one name. Names that not every
+    release has are not considered: the flag may be one that a different release has."""
+    known = arguments("vllm")
+    if flag in known or not flag.startswith("--"):
+        return flag
+    longer = [name for name in known if name.startswith(flag)]
+    return longer[0] if len(longer) == 1 and not known[longer[0]].since else flag
 
 
 def _listed(text: str) -> list[str]:

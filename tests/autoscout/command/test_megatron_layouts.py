@@ -6,10 +6,11 @@ import shlex
 import pytest
 
 from autoscout.machine.starting import job_file
+from autoscout.simulate.encode import of_configurations
 from autoscout.space.explain import explain
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
-from kb.records import AutoscoutError
+from kb.records import AutoscoutError, Configuration
 
 LINE = (
     "torchrun --nproc-per-node 8 {script} --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
@@ -64,12 +65,52 @@ def test_the_present_launch_is_held_for_what_it_is(tmp_path):
             {"pp": 4},
             "the line sets the layers",
         ),
+        (
+            "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+            {"overlap_grad": False},
+            "needs --overlap-grad-reduce",
+        ),
+        (
+            "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+            {"distopt": False},
+            "needs --overlap-grad-reduce",
+        ),
+        ("--tp-comm-overlap", {"sp": False}, "needs sequence parallelism"),
+        ("--tp-comm-overlap", {"tp": 1}, "needs sequence parallelism"),
+        (
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+            {"recompute": True},
+            "replaces the line's full recomputation",
+        ),
+        ("--recompute-granularity selective", {"recompute": True}, ""),
+        ("--use-distributed-optimizer --use-precision-aware-optimizer", {"distopt": False}, "needs"),
+        ("--use-torch-fsdp2", {"distopt": True}, "works neither"),
+        ("--use-torch-fsdp2", {"pp": 2}, "works neither"),
+        ("--optimizer muon", {"overlap_grad": True}, "supports neither"),
+        (
+            "--num-layers-per-virtual-pipeline-stage 4 --pipeline-model-parallel-size 2",
+            {"mbs": 16, "pp": 4, "tp": 1},
+            "at least 4 micro batches",
+        ),
+        (
+            "--num-layers-per-virtual-pipeline-stage 4 --pipeline-model-parallel-size 4 --no-overlap-p2p-communication",
+            {"pp": 2},
+            "more than 2 stages",
+        ),
     ],
 )
 def test_layouts_that_would_not_start_are_none(tmp_path, more, knobs, said):
     _, space = space_of(tmp_path, f"--global-batch-size 64 {shlex.join(more.split())}")
     assert not broken(space)
     assert (said in " ".join(broken(space, **knobs))) if said else not broken(space, **knobs)
+
+
+def test_chunks_of_the_line_are_those_of_every_layout(tmp_path):
+    """Other numbers of stages were predicted without interleaving, though the line's flag stays."""
+    of_line = "--global-batch-size 64 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 4"
+    _, space = space_of(tmp_path, of_line)
+    rows = [Configuration({**space.reference.knobs, "pp": pp}) for pp in (4, 2)]
+    assert of_configurations(space, rows)["vpp"].tolist() == [2, 4]
 
 
 def test_a_line_without_its_batch_keeps_today_s(tmp_path):

@@ -47,6 +47,23 @@ def test_the_batch_of_a_line_s_file_is_kept(tmp_path, start):
     assert "--eval_strategy no" in shlex.join(measured(tmp_path, job, reference))
 
 
+def test_llama_factory_s_script_is_known_by_its_file(tmp_path):
+    """torchrun src/train.py, as it starts on several nodes, had no knobs."""
+    file = "model_name_or_path: meta-llama/Llama-3.1-8B\nstage: sft\nfinetuning_type: full\ncutoff_len: 2048\n"
+    (tmp_path / "sft.yaml").write_text(f"{file}per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\n")
+    job, reference = job_of(tmp_path, "torchrun --nproc_per_node 8 src/train.py sft.yaml")
+    assert (job.launch.script, job.traffic.global_batch, reference.knobs["mbs"]) == ("llamafactory", 64, 2)
+
+
+@pytest.mark.parametrize(("said", "on"), [("1", True), ("yes", True), ("0", False), ("no", False), ("True", True)])
+def test_a_switch_is_read_as_the_trainer_reads_it(tmp_path, said, on):
+    """1 was taken for off, and yes closed the knob."""
+    line = f"torchrun --nproc_per_node 4 run_clm.py --per_device_train_batch_size 4 --gradient_checkpointing {said}"
+    job, reference = job_of(tmp_path, line)
+    assert reference.knobs["checkpointing"] is on
+    assert not job.space.knob
+
+
 def test_a_file_that_is_not_here_is_asked_for(tmp_path):
     from kb.records import AutoscoutError
 
@@ -181,6 +198,14 @@ def test_torchtitan_s_file_says_today_s_batch(tmp_path):
     job, reference = job_of(tmp_path, f"{TITAN} --job.config_file a.toml")
     assert job.traffic.global_batch == 4
     assert (reference.knobs["mbs"], reference.knobs["tp"]) == (1, 2)
+
+
+def test_stages_of_the_line_s_torchtitan_need_no_flag_that_it_lacks(tmp_path):
+    """A line with two stages was held for one with none: only the newest release has CUDA graphs to turn off."""
+    staged = f"{TITAN} --training.local_batch_size 1 --parallelism.pipeline_parallel_degree 2"
+    assert job_of(tmp_path, staged)[1].knobs["pp"] == 2
+    off = job_of(tmp_path, f"{staged} --training.disable_cuda_graphs")[1].knobs
+    assert (off["pp"], off["eager"]) == (2, True)
 
 
 def test_the_batch_of_a_configuration_in_python_is_asked_for(tmp_path):

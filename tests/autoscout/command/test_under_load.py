@@ -362,6 +362,24 @@ def test_what_a_file_of_settings_says_is_not_tried_by_flags(tmp_path):
     )
 
 
+def test_what_a_file_of_settings_says_is_what_runs(tmp_path):
+    """The knobs were fixed at the values of the flags, which the file replaces, and predicted with them."""
+    (tmp_path / "more.yaml").write_text("max_batch_size: 48\nkv_cache_config:\n  free_gpu_memory_fraction: 0.8\n")
+    line = ["trtllm-serve", "Qwen/Qwen3-32B", "--tp_size", "2", "--max_batch_size", "256", "--config"]
+    job = made(tmp_path, [*line, str(tmp_path / "more.yaml")])
+    reference = JobSpace.of_job(job).reference
+    assert (reference.knobs["seqs"], reference.knobs["cache"]) == (48, 0.8)
+
+
+def test_an_abbreviated_flag_is_the_flag(tmp_path):
+    """Knobs had their defaults, and an experiment's flag stood beside the line's: the last one counts."""
+    words = [*LINE[:4], "Qwen/Qwen3-8B", "--tensor-par", "2", "--max-running-req=64", "--speculative-algo", "EAGLE"]
+    job = made(tmp_path, ["docker", "run", "--mem", "8g", "lmsysorg/sglang", *words])
+    assert (job.devices, JobSpace.of_job(job).reference.knobs["seqs"]) == (2, 64)
+    assert target_of(job).untold(job) == "no simulator models --speculative-algorithm"
+    assert " --mem 8g " in job.launch.current
+
+
 @pytest.mark.parametrize("text", ['{"kv_cache_config": {"dtype": "fp8"}}', "'kv_cache_config':\n  dtype: fp8\n"])
 def test_a_file_of_settings_is_read_as_the_server_reads_it(tmp_path, text):
     """A quoted key, and all of JSON, were passed over."""

@@ -71,6 +71,16 @@ def test_a_script_stays_in_what_it_runs_in(begun, line, prefix, mounted):
     )
 
 
+def test_a_shell_in_a_container_takes_the_words_of_another_launcher(tmp_path, monkeypatch):
+    """Its text names the words of the line's launcher by their positions."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 16}')
+    inner = "cd /x && torchrun --nproc-per-node 2 --master_port $PORT train.py --deepspeed_config ds.json"
+    launch = tomllib.loads(job_file(["docker", "run", "i", "bash", "-c", inner], tmp_path)[0])["launch"]
+    assert launch["command_prefix"] == ["docker", "run", "--rm", "i", "bash", "-c", 'cd /x && exec "$@"', "bash"]
+    assert launch["command"].startswith("torchrun --nproc-per-node {gpus} --master-port {port} train.py")
+
+
 def test_what_cannot_run_in_sruns_container_says_so(begun):
     line = "srun -N 2 --container-image a:1 --container-mounts=/d:/d torchrun --nproc-per-node 8 train.py"
     launch, _, (note,) = begun(line)
@@ -253,6 +263,22 @@ def test_a_launcher_is_not_replaced_in_silence(tmp_path, monkeypatch, line, repl
     _, notes = job_file(shlex.split(f"{line} train.py --deepspeed_config ds.json"), tmp_path)
     said = [note for note in notes if note.startswith("launch.command: torchrun starts the ranks")]
     assert [note.split(" in place of ")[1].split(",")[0] for note in said] == ([replaced] if replaced else [])
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("deepspeed --include localhost:4,5", "4,5"),
+        ("deepspeed --include=localhost:7", "7"),
+        ("accelerate launch --gpu_ids 2,3 --num_processes 2", "2,3"),
+        ("accelerate launch --gpu_ids all --num_processes 2", None),
+        ("deepspeed --num_gpus 2", None),
+    ],
+)
+def test_the_devices_that_a_replaced_launcher_chose_are_the_ones_that_run(begun, line, shown):
+    """torchrun took the first ones, on which others may work."""
+    launch, _, _ = begun(f"{line} train.py")
+    assert launch.get("environment", {}).get("CUDA_VISIBLE_DEVICES") == shown
 
 
 def test_a_lines_own_braces_stay(begun):
