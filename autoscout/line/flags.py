@@ -7,7 +7,8 @@ from kb.records import Value
 
 NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
-_SWITCHED = dict.fromkeys(("1", "yes", "y", "t", "true"), True) | dict.fromkeys(("0", "no", "n", "f", "false"), False)
+_ON, _OFF = ("1", "yes", "y", "t", "true"), ("0", "no", "n", "f", "false")
+_SWITCHED: dict[str, Value] = {**dict.fromkeys(_ON, True), **dict.fromkeys(_OFF, False)}
 
 
 def is_flag(sets: str) -> bool:
