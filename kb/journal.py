@@ -58,7 +58,7 @@ class Decided(Event, frozen=True, tag="decided"):
     decision, if any: ucb_ARM (each arm's UCB index), gain_ARM (expected gain of each arm's proposal, as a share of the
     cost), predicted_gain (of the chosen proposal), uncertainty (standard deviation of its log-cost).
 
-    Phases (name, strategies that have this phase, meaning):
+    Phases:
         default     the expert default, with which every strategy begins
         opening     autoscout: a few experiments, far apart or chosen by the simulators, before the surrogate is used
         tournament  paper: there is one tree for each ordering of the sparse knobs, and the trees propose in turn

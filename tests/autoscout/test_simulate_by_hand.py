@@ -274,8 +274,8 @@ def test_names_and_values_of_columns():
         None,
         -2,
     ]
-    statuses = ("ok", "Success", "1", None, "CUDA out of memory", "oom", "killed")
-    assert [column_names.status_of({"status": s}) for s in statuses] == ["ok"] * 4 + ["oom"] * 2 + ["failed"]
+    statuses = ("ok", "Success", "0", None, "CUDA out of memory", "oom", "killed", "1")  # 0 and 1: exit codes
+    assert [column_names.status_of({"status": s}) for s in statuses] == ["ok"] * 4 + ["oom"] * 2 + ["failed"] * 2
     assert shape_of("meta-llama/Meta-Llama3-8B (fp8)")["layers"] == 32
     assert shape_of("gemma-2b")["head_dim"] == 256
     assert "head_dim" not in shape_of("llama2-7b")

@@ -74,7 +74,8 @@ def _row(folder: Path, root: Path, job: Job) -> Row:
                 where, {**cells, **measured}, 'its batch sizes are "auto", so the number of samples per step is unknown'
             )
         measured["step_time_s"] = batch / throughput
-        measured["tokens_per_s"] = throughput * job.traffic.seq_len
+        if job.traffic.seq_len:
+            measured["tokens_per_s"] = throughput * job.traffic.seq_len
     elif not measured:
         return Row(where, cells, "metrics.json has no number; it may be from another version of DeepSpeed")
     return Row(where, {**cells, **measured})
