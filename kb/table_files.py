@@ -9,6 +9,8 @@ from kb.records import AutoscoutError
 
 _FORMATS = {".parquet": "read_parquet(?)", ".csv": "read_csv(?, sample_size = -1)", ".tsv": "read_csv(?, delim = '\t')"}
 
+_DECIMAL_COMMAS = "read_csv(?, sample_size = -1, decimal_separator = ',')"
+
 
 def read_table(path: Path, where: str = "") -> Table:
     """All rows of the file for which the predicate `where` is true. The predicate is evaluated in an in-memory database
@@ -25,9 +27,8 @@ def read_table(path: Path, where: str = "") -> Table:
         )
     with duckdb.connect(":memory:") as con:
         try:
-            read = _FORMATS[suffix.lower()]
-            if suffix.lower() == ".csv" and _by_semicolons(con, path):
-                read = read.replace(")", ", decimal_separator = ',')")
+            by_semicolons = suffix.lower() == ".csv" and _by_semicolons(con, path)
+            read = _DECIMAL_COMMAS if by_semicolons else _FORMATS[suffix.lower()]
             con.execute(f"CREATE TABLE measured AS FROM {read}", [str(path)])
         except duckdb.Error as error:
             raise AutoscoutError(f"{path} cannot be read as a table ({_first_line(error)})", 2) from error

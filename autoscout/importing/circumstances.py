@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from autoscout.job.headers import ALIASES
 from autoscout.job.presets import models
 from autoscout.job.published_models import published
 from autoscout.job.requests import of_traffic
-from autoscout.simulate.validation.column_names import ALIASES
 from autoscout.targets.found import Cell, number_in
 from kb.records import Job, Model, Traffic, shape
 from kb.sizes import parameters

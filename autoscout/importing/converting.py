@@ -229,12 +229,9 @@ class Converting:
                 f"the row is not of a {self.job.task} job: its metrics are "
                 f"{', '.join(sorted(self.named & metrics.keys()))}"
             )
+        positive = (self.job.objective.metric, "step_time_s", "tokens_per_s") if known == "ok" else ()
         for name, value in metrics.items():
-            least = (
-                0.0
-                if name not in (self.job.objective.metric, "step_time_s", "tokens_per_s") or known != "ok"
-                else _LEAST
-            )
+            least = _LEAST if name in positive else 0.0
             if name in self.named and not (value == 0 == least or _LEAST <= value <= _MOST):
                 raise ValueError(f"{name} is {value:g}, which is impossible")
         if not (0 <= cost_s <= _MOST or math.isnan(cost_s)) or not (0 <= at < door.LATEST or math.isnan(at)):

@@ -8,11 +8,10 @@ from typing import Literal
 
 import msgspec
 
-from autoscout.job.headers import header
+from autoscout.job.headers import ALIASES, header
 from autoscout.job.metrics import DEVICES, SERVING_METRICS, TRAINING_METRICS
 from autoscout.job.units import factor, unit_of
 from autoscout.job.words import meant, nearest_name
-from autoscout.simulate.validation.column_names import ALIASES
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 from kb.records import AutoscoutError, Value

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from autoscout.line.shell_words import ASSIGNED, PRINTED, filled, sets, words
+from autoscout.line.shell_words import ASSIGNED, PRINTED, QUOTED, filled, sets, words
 
 _ORDERS = {"-lt": operator.lt, "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge}
 _IF = re.compile(r"\s*(?:(?:then|do|else)\s+)*(if|elif|while)\s+(.*)", re.DOTALL)
@@ -19,13 +19,13 @@ _PATTERN = re.compile(r"\(?\s*([^\s()]+(?:\s*\|\s*[^\s()]+)*)\s*\)\s*(.*)", re.D
 _ENDS = {"fi": "if", "done": "loop", "esac": "case"}
 _GIVEN = re.compile(r"\$(?:[1-9@*]|\{[1-9@*]\})")  # arguments of the script, treated as empty
 _TEST = re.compile(r"(!?)\s*\[\[?\s+(!?)(.*?)\s+\]\]?")
-_QUOTED = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|\\.""")
+_QUOTED = re.compile(QUOTED)
 _ALONE = re.compile(r"\s*\[\[\s(?:(?!\]\]).)*\s\]\]\s*")  # a single test in double brackets
 _HERE = re.compile(r"(?<!<)<<-?\s*['\"]?(\w+)")
 _READ_BY_SHELL = re.compile(r"(?<![\w.-])(?:sh|bash|sbatch|srun)\b")
 _EXPANDED = re.compile(r"[$`]")
 # a word of a command, with its quotes
-_TOKEN = re.compile(rf"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|{PRINTED}|[^\s"'\\|&;<>])+""", re.DOTALL)
+_TOKEN = re.compile(rf"""(?:{QUOTED}|{PRINTED}|[^\s"'\\|&;<>])+""", re.DOTALL)
 _BY_POSITION = re.compile(r'\bexec\b[^;&|]*"\$\{@:\d.*', re.DOTALL)
 _WRITTEN = re.compile(r">\s*['\"]?([^\s'\"<>|;&]+)")
 

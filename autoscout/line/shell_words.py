@@ -23,11 +23,12 @@ _SHIFT = re.compile(r"shift(?:\s+(\d+))?")
 _WITHIN = r"[^()]"
 for _ in range(3):  # three levels of nested parentheses, as in `$(python -c "print(len(list()))")`
     _WITHIN = rf"(?:[^()]|\({_WITHIN}*\))"
+QUOTED = r""""(?:\\.|[^"\\])*"|'[^']*'|\\."""
 PRINTED = rf"\$\({_WITHIN}*\)|`[^`]*`"
 # Matches quoted text or a command substitution (groups 1 and 2), which are kept; also redirections and everything after
 # the command (`|` or `&`), which are removed.
 _SHELL = re.compile(
-    rf"""("(?:\\.|[^"\\])*"|'[^']*'|\\.)|({PRINTED})"""
+    rf"({QUOTED})|({PRINTED})"
     rf"""|(?:(?<!\S)\d+|&)?>(?:\s*>\({_WITHIN}*\)"""
     r"""|>?&\d|>?\s*(?:"(?:\\.|[^"\\])*"|'[^']*'|[^\s|&;>"'])+)"""
     r"""|<{1,3}\s*(?:"[^"]*"|'[^']*'|[^\s|&;<]+)|[|&].*""",

@@ -123,16 +123,17 @@ def _statements(source: bytes) -> bytes:
     """Python source without comments, docstrings and empty lines; unchanged if it cannot be parsed."""
     try:
         tree, lines = ast.parse(source), source.splitlines()
-        tokens = list(tokenize.tokenize(io.BytesIO(source).readline))
+        for token in tokenize.tokenize(io.BytesIO(source).readline):
+            if token.type == tokenize.COMMENT:
+                row, column = token.start
+                lines[row - 1] = lines[row - 1].decode()[:column].encode()
     except (SyntaxError, ValueError, tokenize.TokenError):
         return source
-    for token in tokens:
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = token.line[:column].encode()
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             first = node.body[0] if node.body else None
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and type(first.value.value) is str:
-                lines[first.lineno - 1 : first.end_lineno] = [b""] * len(lines[first.lineno - 1 : first.end_lineno])
+                begins, ends = first.lineno - 1, (first.end_lineno or first.lineno) - 1
+                around = lines[begins][: first.col_offset], lines[ends][first.end_col_offset :]
+                lines[begins : ends + 1] = [b"".join(around), *[b""] * (ends - begins)]
     return b"\n".join(line.rstrip() for line in lines if line.strip())

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from autoscout.job.words import listed
+from autoscout.line.containers import RUN
 from autoscout.line.flags import NUMBER
 from autoscout.line.launch_line import Flags, Line, read
 from autoscout.space.explain import explain
@@ -18,6 +19,7 @@ from kb.records import AutoscoutError, Configuration, Job, Value
 
 Mapped = Callable[[Configuration], Mapping[str, object]]  # returns flag → value; True for a flag without a value
 
+PLACE_CHILDREN = (*RUN, "srun", "numactl", "taskset")  # programs that choose the CPUs of the processes they start
 _SAME_RUN = "the same run as"  # in the reason of each rule against a value that acts like a different one
 _FOR_A_SHELL = re.compile(
     r"\$\(|`|\$\w+|\$\{\w+(?:\[[^\]]*\])?\}"

@@ -13,18 +13,17 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.line.containers import RUN
 from autoscout.running import power
 from autoscout.running.cluster.devices import claimable, device_kind, gpus_of, memory_of
 from autoscout.running.cluster.placement import Device, Host, Placement
 from autoscout.running.interfaces import OnHosts, Profiler
+from autoscout.targets.current_launch import PLACE_CHILDREN, command_line
 from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.tuning.evaluator import Experiment
 from autoscout.tuning.loop import Interrupted, Loop, given
 from kb.records import AutoscoutError, Configuration, Job, Measurement, MetricSource
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
-_OUTSIDE = (*RUN, "srun", "numactl", "taskset")  # programs whose children are on CPUs that these programs choose
 _EXCHANGE_S = 0.1  # docs/lab/testing.md: pairs differ by 0.8 % of noise, and by 1.8 % if this is 0.5 s
 
 
@@ -64,7 +63,8 @@ def halves(job: Job, environment: Mapping[str, str]) -> tuple[Half, Half]:
 def _refused(job: Job) -> str:
     """Why two runs of a job cannot have half of the machine each; "" if they can."""
     launch = job.launch
-    outside = {os.path.basename(word) for word in (*launch.command_prefix, *launch.command.split())} & {*_OUTSIDE}
+    outside = {os.path.basename(word) for word in launch.command_prefix} | {*command_line(job).names}
+    outside &= {*PLACE_CHILDREN}
     files = {name: each.file for name, each in launch.metrics.items() if isinstance(each, MetricSource)}
     shared = [name for name, file in files.items() if file and "{folder}" not in file]
     if job.cluster.hosts:
@@ -139,12 +139,12 @@ class Duet:
         return found
 
     def _wait(self, ids: Sequence[int], running: Sequence[Future[Measurement]]) -> None:
-        """Waits until both sides are done, or one has raised an error, and meanwhile moves the processes of sides on
-        CPUs to the other half again and again. `ids`: of the thread that started the processes on each half."""
+        """Waits until both sides are done, and meanwhile moves the processes of sides on CPUs to the other half again
+        and again. `ids`: of the thread that started the processes on each half. Raises a side's error at once."""
         here, every = 0, None if self._parts[0].gpus else _EXCHANGE_S
-        while wait(running, every, FIRST_EXCEPTION).not_done:
-            if any(each.done() and each.exception() for each in running):
-                return
+        while (now := wait(running, every, FIRST_EXCEPTION)).not_done:
+            for each in now.done:
+                each.result()
             here = 1 - here
             for half, number in enumerate(ids):
                 for task in _tasks_below(number):

@@ -14,7 +14,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 import msgspec
 
@@ -81,8 +80,7 @@ def gate(
     session.repair(kb, on_note)
     began = time.monotonic()
     with contextlib.ExitStack() as held:
-        marked = {"at_once": "half of this machine"} if together else {}
-        ours, theirs = (opened(held, side, kb, on_note, stop, marked=marked) for side in (a, b))
+        ours, theirs = (opened(held, side, kb, on_note, stop, together=together) for side in (a, b))
         ran = (ours, theirs)
         runs = at_once(held, ours, theirs, on_note, stop) if together else in_turn(ours, theirs, stop)
         _same_hardware(ours.loop.engine.started.environment, theirs.loop.engine.started.environment)
@@ -107,15 +105,15 @@ def opened(
     on_note: Callable[[str], None],
     stop: Stop,
     kind: str = "gate",
-    marked: Mapping[str, str] = MappingProxyType({}),
+    together: bool = False,
 ) -> GateSide:
-    """Opens a session for a side; the session is closed with `held`. `marked`: entries to add to the environment, so
-    that measurements are not comparable to those without them."""
+    """Opens a session for a side; the session is closed with `held`. `together`: see `gate`; measurements are then not
+    comparable to those of a side that has the machine for itself."""
     profiler = held.enter_context(contextlib.closing(profiler_of(side.job)))
     space = JobSpace.of_job(side.job)
     options = session.SessionOptions(strategy=ALONE, fidelity="profile", warm_start="off")
     name = session.new_id(side.job, kind)
-    environment = {**profiler.environment(), **marked}
+    environment = profiler.environment() | ({"at_once": "half of this machine"} if together else {})
     begun = session.begun(name, side.job, kb, space, options, environment, lambda event: None, on_note)
     engine = held.enter_context(begun)
     return GateSide(side, Loop(engine, profiler, kb, on_note, stop), [])

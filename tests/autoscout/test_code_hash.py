@@ -33,6 +33,12 @@ def test_words_do_not_count_and_code_does(tmp_path):
     assert hash_with(tmp_path, 'text = "', 'texts = "') != known
 
 
+def test_code_on_the_line_of_a_docstring_counts(tmp_path):
+    known = hash_with(tmp_path, "import os", 'class A: """Words."""')
+    assert hash_with(tmp_path, "import os", 'class A: """Other."""  # words') == known
+    assert hash_with(tmp_path, "import os", 'class B: """Words."""') != known
+
+
 def test_what_is_no_python_of_this_version_counts_whole(tmp_path):
     assert hash_with(tmp_path, "import os", "print 'a'  # words") != hash_with(tmp_path, "import os", "print 'a'")
 

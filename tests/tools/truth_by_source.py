@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.job.headers import ALIASES
 from autoscout.simulate.encode import take
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.members import analytic
 from autoscout.simulate.training.memory import Memory
-from autoscout.simulate.validation.column_names import ALIASES, plain
+from autoscout.simulate.validation.column_names import plain
 from autoscout.simulate.validation.measured import MeasuredRows, MeasuredTable, read_rows
 from kb.table_files import read_table
 

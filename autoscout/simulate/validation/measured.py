@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from autoscout.job.headers import ALIASES
 from autoscout.job.outcome_words import outcome
 from autoscout.job.words import listed
 from autoscout.simulate.encode import take
@@ -68,19 +69,24 @@ def read(path: Path) -> MeasuredTable:
 def read_rows(rows: list[dict[str, Any]], names: Sequence[str] = ()) -> MeasuredTable:
     """Interprets rows whose column names were normalised by column_names.plain. `names`: all columns."""
     skipped: Counter[str] = Counter()
-    rows = [_with_status(row, skipped) for row in rows]
+    metrics = [n for n in dict.fromkeys(name for row in rows for name in row) if _measures(n)]
+    rows = [_with_status(row, metrics, skipped) for row in rows]
     sets = [*_training(rows, skipped), *_serving(rows, skipped)]
     return MeasuredTable(len(rows), sets, _runs(rows), dict(skipped), _unknown(list(names)))
 
 
-def _with_status(row: dict[str, Any], skipped: Counter[str]) -> dict[str, Any]:
-    """Adds the status of a row that states its failure in place of a metric, such as OOM. Other texts in a metric's
-    column are counted in `skipped`."""
+def _measures(name: str) -> bool:
+    return training_tables.measures(name) or serving_tables.measures(name)
+
+
+def _with_status(row: dict[str, Any], metrics: Sequence[str], skipped: Counter[str]) -> dict[str, Any]:
+    """Adds the status of a row that states its failure in place of a metric, such as OOM. `metrics`: columns of
+    metrics; other texts in them are counted in `skipped`."""
     if column_names.status_of(row) != "ok":
         return row
-    for name, value in row.items():
-        text = isinstance(value, str) and column_names.stated(value) and column_names.number(value) is None
-        if text and (training_tables.measures(name) or serving_tables.measures(name)):
+    for name in metrics:
+        value = row.get(name)
+        if isinstance(value, str) and column_names.stated(value) and column_names.number(value) is None:
             if outcome(value) not in (None, "ok"):
                 return {**row, "status": value}
             skipped[f"its {name} is not a number"] += 1
@@ -241,7 +247,7 @@ def _jobs(groups: dict[str, np.ndarray], columns: dict[str, Any], n: int) -> np.
 
 def _unknown(columns: list[str]) -> list[str]:
     known = {
-        *column_names.ALIASES,
+        *ALIASES,
         *column_names.numbers(),
         *column_names.NAMES,
         *_LONG,
