@@ -200,7 +200,7 @@ ROWS = [{"config": {"tp": 2, "mbs": 1}, "step_time_s": 1.5}, {"config": {"tp": 1
         ("t.json", json.dumps(ROWS), ""),
         ("t.jsonl", "\n".join(map(json.dumps, ROWS)), ""),
         ("T.CSV", "tp,mbs,step_time_s,status\n2,1,1.5,\n1,2,,oom\n", ""),
-        ("t.tsv.gz", gzip.compress(b"tp\tmbs\tstep_time_s\tstatus\n2\t1\t1.5\t\n1\t2\t\toom\n"), ""),
+        ("t.tsv.gz", gzip.compress(b"tp\tmbs\tstep_time_s\tstatus\n2\t1\t1.5\t\n1\t2\t\toom\n", mtime=0), ""),
         ("t.txt", "tp,mbs,step_time_s,status\n2,1,1.5,\n1,2,,oom\n", "csv"),
     ],
 )
