@@ -28,7 +28,7 @@ from autoscout.search.strategy import Search, Strategy, made, sampled, usable
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import check_of, target_of
-from autoscout.tuning import designed, rounds
+from autoscout.tuning import confirm, designed, rounds
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.disturbances import Disturbances
 from autoscout.tuning.evaluator import Evaluator, Experiment, FidelityMode, WantedExperiment, wanted
@@ -36,6 +36,7 @@ from autoscout.tuning.proposals import PROPOSING, Proposals
 from autoscout.tuning.ready import Asking, Place, Ready, anywhere
 from autoscout.tuning.steer import Steering
 from autoscout.tuning.tape import Tape
+from autoscout.tuning.wall_clock import WallClock
 from kb import door, store
 from kb.journal import BestFound, Confirmed, ExperimentEnded, ExperimentStarted, SearchEnded, SessionStarted, charged
 from kb.orders import Order
@@ -43,6 +44,8 @@ from kb.records import AutoscoutError, Configuration, Measurement
 
 ALONE = "profile"  # strategy name of sessions without a search: a single experiment, or one side of a gate or bisection
 _SEARCH_PURPOSES = ("search", "check")
+_RESERVED = 2 * (confirm.FINALISTS + 2) + 1  # the search leaves time for one more experiment and two rounds …
+_RESERVE = 0.5  # … but at most this share of the wall-clock limit
 
 
 class Engine:
@@ -78,10 +81,8 @@ class Engine:
         self.disturbances = Disturbances(exact := designed.exact(self.job, tape))
         self.anchors = Anchors(self.job, started.default, exact)
         self.limit = self.job.budget.profiles
-        self.wall_s = seconds(self.job.budget.wall) - elapsed_s
+        self.wall_clock = WallClock(seconds(self.job.budget.wall) - elapsed_s)
         self.device_s = 0.0  # device-seconds of the search's experiments
-        self.begun_at: float | None = None  # monotonic time of the first experiment's start, when `wall_s` begins
-        self.waited_s = 0.0  # seconds of waiting for devices in use by others, which do not count for `wall_s`
         self.confirmed: Confirmed | None = None
         self.reason, self.paused = "", False  # why the search ended; whether the user paused it
         learns = self.kind is not None and self.kind.learns
@@ -109,7 +110,7 @@ class Engine:
         self._ready = Ready(tape)
         self._running: dict[int, Experiment] = {}
         self._orders: Iterator[Order] | None = None  # orders not yet carried out
-        self._confirming = self._over = False
+        self._confirming = self._over = self._cut = False  # `_cut`: the wall-clock limit ended the rounds
         self._recipes = list(started.recipes)
 
     # ---- what to run ----------------------------------------------------------------------------------------------
@@ -140,6 +141,7 @@ class Engine:
     def tell(self, number: int, measurement: Measurement, placement: str = "") -> Measurement:
         """Takes in an experiment's result and where it ran. Returns the measurement after the equivalence check."""
         began = time.perf_counter()
+        self.wall_clock.ended()
         asking = self._waiting.pop(number, None)
         purpose = (experiment := self._running.pop(number)).purpose
         measurement = self.reference.rejudge(door.cleaned(measurement))
@@ -220,7 +222,7 @@ class Engine:
     def _started(
         self, configuration: Configuration, purpose: str, elsewhere: bool = False, placement: str = ""
     ) -> Experiment:
-        self.begun_at = self.begun_at or time.monotonic()
+        self.wall_clock.started()
         self.experiments += 1
         self.searched += purpose in _SEARCH_PURPOSES
         number, name = self.experiments, self.space.name(configuration)
@@ -321,17 +323,17 @@ class Engine:
             self._end_search("converged")
         elif self.device_s >= seconds(self.job.budget.device_time) and self.evaluator.done:
             self._end_search("device_time")
-        elif self._late and self.evaluator.done:  # the reference is measured even if the limit has passed
+        elif self._late(_RESERVED, _RESERVE) and self.evaluator.done:  # at least the reference is measured
             self._end_search("wall")
         return not self.reason
 
-    @property
-    def _late(self) -> bool:
-        begun = self.begun_at is not None and time.monotonic() - self.begun_at - self.waited_s > self.wall_s
-        return begun and not self.tape.replaying
+    def _late(self, experiments: int, reserve: float = 1.0) -> bool:
+        return not self.tape.replaying and self.wall_clock.late(experiments, reserve)
 
-    def _no_more_rounds(self) -> bool:
-        return self._late or self.tape.next_is(Confirmed)
+    def _no_more_rounds(self, experiments: int) -> bool:
+        """Whether a round of so many experiments would end after the limit; on replay, whether none was recorded."""
+        self._cut = self._late(experiments)
+        return self._cut or self.tape.next_is(Confirmed)
 
     def _end_search(self, reason: str) -> None:
         recorded = self.tape.recorded(SearchEnded)
@@ -406,8 +408,8 @@ class Engine:
 
     def _confirm(self) -> Asking:
         """Measures the finalists and the reference again in rounds, so that no recommendation rests on one lucky run.
-        The rounds do not count towards the budget. After the wall-clock limit there is only one round, and on a
-        deterministic cost model none (designed.py)."""
+        The rounds do not count towards the budget. Of the rounds that would end after the wall-clock limit, only the
+        first is measured; on a deterministic cost model, there are none (designed.py)."""
         if not self.evaluator.done:
             raise AutoscoutError(f"{self.started.session} ended before anything was measured")
         allowed, over = self.steering.allowed, self._no_more_rounds
@@ -421,7 +423,7 @@ class Engine:
             self.job, self.space, allowed, done, self.to_beat, self.anchors, on_note, over, today
         )
         self.confirmed = self.tape.recorded(Confirmed) or self.tape.emit(confirmed, sync=True)
-        if self._late and not self.confirmed.decided:
+        if self._cut and not self.confirmed.decided:
             self.reason = "wall"
 
     def _took(self, began: float) -> None:

@@ -230,7 +230,7 @@ class Loop:
         with self._machine(whole) as ours:
             if not ours:
                 raise Interrupted
-            self.engine.waited_s += time.monotonic() - asked
+            self.engine.wall_clock.waited_s += time.monotonic() - asked
             if self.waited:
                 self.waited = False
                 self.tape.emit(Waiting(over=True), write=True)

@@ -29,12 +29,12 @@ def confirmed(
     reference: Configuration,
     anchors: Anchors,
     on_note: Callable[[str], None],
-    over: Callable[[], bool],
+    over: Callable[[int], bool],
     today: Configuration | None = None,
 ) -> Generator[WantedExperiment, Measurement, Confirmed]:
     """Measures the final rounds and returns the verdict. `allowed`: the space that the user's orders left; `done`: its
-    measurements; `over`: whether no further round may begin; `today`: the user's present launch, which is measured with
-    the finalists if it ran.
+    measurements; `over`: whether no further round of so many experiments may begin; `today`: the user's present launch,
+    which is measured with the finalists if it ran.
 
     Errors: AutoscoutError (exit 3) if nothing worked, or no finalist could be measured again."""
     if anchors.exact:
@@ -67,7 +67,7 @@ def confirmed(
         tried += [m for row in measured for m in row if m.configuration != reference]
         fresh = confirm.failed(job, measured) - {reference.id}
         out |= fresh
-        if not fresh or any(c.id not in out and c != reference for c in finalists) or over():
+        if not fresh or any(c.id not in out and c != reference for c in finalists) or over(2):
             break
     if found is None:
         raise AutoscoutError(confirm.nothing_worked(job, tried, "finalist", " when measured again"), 3)
@@ -103,19 +103,19 @@ def _trial(ranking: Ranking, names: list[str], reference: Configuration, anchors
 
 
 def _rounds(
-    job: Job, trial: Trial, by_id: dict[str, Configuration], deciding: set[str], over: Callable[[], bool]
+    job: Job, trial: Trial, by_id: dict[str, Configuration], deciding: set[str], over: Callable[[int], bool]
 ) -> Generator[WantedExperiment, Measurement, list[list[Measurement]]]:
     """Measures rounds until none of the `deciding` configurations needs to be measured again."""
     measured: list[list[Measurement]] = []
-    while not (measured and over()):
+    while True:
         out = confirm.failed(job, measured) - {trial.reference}
         costs = [[(name, c) for name, c in confirm.round_of(job, row) if name not in out] for row in measured]
         active = [name for name in trial.active(costs) if name in by_id and name not in out]
-        if measured and deciding.isdisjoint(active):
-            break
         round_: list[Measurement] = []
-        for name in trial.order(costs, active):
+        order = trial.order(costs, active)
+        if measured and (deciding.isdisjoint(active) or over(len(order))):
+            return measured
+        for name in order:
             elsewhere = len(measured) % 2 == 0  # rounds alternate between the usual and other devices
             round_.append((yield WantedExperiment(configuration=by_id[name], purpose="confirm", elsewhere=elsewhere)))
         measured.append(round_)
-    return measured

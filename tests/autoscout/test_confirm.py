@@ -178,7 +178,7 @@ def test_two_rounds_are_not_enough_on_a_machine_that_moved_since_the_search():
 
 def test_every_second_round_is_on_other_devices_and_a_round_all_on_the_same():
     anchors, done = Anchors(JOB, DEFAULT), [took(OTHER, 1.0), took(DEFAULT, 1.2), took(THIRD, 1.1)]
-    asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, anchors, lambda text: None, lambda: False)
+    asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, anchors, lambda text: None, lambda _: False)
     rng, seen = np.random.default_rng(0), []
 
     def profile(configuration):
@@ -201,7 +201,7 @@ def test_the_present_launch_is_measured_beside_the_finalists_where_a_recipe_is_w
     done = [took(c, seconds[c.id]) for c in (OTHER, DEFAULT, FAR)]
     for today, times in ((FAR, 2), (None, 0), (DEFAULT, 0)):
         anchors, seen = Anchors(JOB, DEFAULT), []
-        asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, anchors, lambda text: None, lambda: False, today)
+        asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, anchors, lambda text: None, lambda _: False, today)
         wanted, rng = next(asking), np.random.default_rng(0)
         while True:
             seen.append(wanted.configuration)
@@ -226,7 +226,7 @@ def test_where_all_finalists_fail_the_next_best_do_not_wait_for_the_present_laun
     """It was measured beside the reference up to the last round, which decides nothing."""
     seconds, rng, seen = {DEFAULT.id: 1.2, THIRD.id: 1.18, FAR.id: 1.22}, np.random.default_rng(0), []
     done = [took(OTHER, 1.0), took(DEFAULT, 1.2), took(THIRD, 1.18), took(FAR, 1.22)]
-    asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, Anchors(JOB, DEFAULT), lambda text: None, lambda: False, FAR)
+    asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, Anchors(JOB, DEFAULT), lambda text: None, lambda _: False, FAR)
     wanted = next(asking)
     with contextlib.suppress(StopIteration):
         while len(seen) < 50:

@@ -40,7 +40,7 @@ def took(configuration, seconds):
 
 def verdict_of(done, anchors, run) -> Confirmed:
     """The rounds of a session after `done`; `run` measures a configuration."""
-    running = confirmed(JOB, SPACE, SPACE, done, DEFAULT, anchors, lambda note: None, lambda: False)
+    running = confirmed(JOB, SPACE, SPACE, done, DEFAULT, anchors, lambda note: None, lambda _: False)
     wanted = next(running)
     while True:
         try:

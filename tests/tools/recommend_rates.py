@@ -63,7 +63,7 @@ def session(seed: int, regime: str, level: float, budget: int) -> Ended:
     anchors = Anchors(JOB, DEFAULT)
     for m in [*(m for m in done if m.configuration == DEFAULT), *again]:
         anchors.tell(m, 0)
-    asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, anchors, lambda text: None, lambda: False)
+    asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, anchors, lambda text: None, lambda _: False)
     try:
         wanted = next(asking)
         while True:

@@ -38,7 +38,7 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
 @click.argument("job_file", metavar="JOB.toml|ds_config.json", required=False, type=PATH)
 @of_ds_config.options
 @click.option("--profiles", type=int, help="Experiments of the search (default: the job's budget).")
-@click.option("--wall", help="Wall-clock limit of the search: 90s, 20m, 2h.")
+@click.option("--wall", help="Wall-clock limit of the search and its rounds: 90s, 20m, 2h.")
 @click.option("--device-time", help="Limit on devices × time of the search's experiments: 64h.")
 @click.option(
     "--strategy",

@@ -33,7 +33,7 @@ class Closing:
             return None
         space, reference = self._landscape.space, self._anchors.reference
         asking = confirmed(
-            self._job, space, space, done, reference, self._anchors, on_note=lambda _: None, over=lambda: False
+            self._job, space, space, done, reference, self._anchors, on_note=lambda _: None, over=lambda _: False
         )
         try:
             wanted = next(asking)
