@@ -3,13 +3,14 @@
     PYTHONPATH=. python tests/tools/agent_calls.py [--count 30]
 
 It first creates a session from recorded measurements. Each call is preceded by a warm-up call, which imports modules.
-`least`: the shortest time from a client's request to its answer. The others are CPU times, which other load hardly
-affects: `call`, of client and server together; `verb`, of the function that command and tool share, run alternately in
-another process; `beyond`, their difference."""
+`call`: median time from a client's request to its answer; `verb`: of the function that command and tool share, run
+alternately in another process; `beyond`: their difference. `CPU beyond`: the same of CPU times, client and server
+together, which other load hardly affects."""
 
 import argparse
 import asyncio
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -68,21 +69,22 @@ async def measured(limits: AgentLimits, count: int) -> None:
         for tool, arguments in CALLS.items():
             row, call = TOOLS[tool], Call(limits=limits, client="x")
             run: Callable[[Any, Any], Any] = row.run
-            (pid,), walls, ours, verb, theirs = servers(), list[float](), 0.0, 0.0, 0.0
+            (pid,), calls, verbs, ours, verb, theirs = servers(), list[float](), list[float](), 0.0, 0.0, 0.0
             for turn in range(count + 1):
                 if turn == 1:
                     ours, verb, theirs = 0.0, 0.0, cpu_s(pid)
                 begun, used = time.perf_counter(), time.process_time()
                 answer = await agent.call_tool(tool, arguments)
-                walls.append(1000 * (time.perf_counter() - begun))
+                calls.append(1000 * (time.perf_counter() - begun))
                 ours += time.process_time() - used
-                used = time.process_time()
+                begun, used = time.perf_counter(), time.process_time()
                 run(call, msgspec.convert(arguments, row.asked))
+                verbs.append(1000 * (time.perf_counter() - begun))
                 verb += time.process_time() - used
                 assert not answer.is_error, answer.content
-            whole = 1000 * (ours + cpu_s(pid) - theirs) / count
-            print(f"{tool:10} {min(walls[1:]):8.1f} {whole:8.1f} {1000 * verb / count:8.1f}", end="")
-            print(f" {whole - 1000 * verb / count:8.1f}", flush=True)
+            times = statistics.median(calls[1:]), statistics.median(verbs[1:])
+            beyond = 1000 * (ours + cpu_s(pid) - theirs - verb) / count
+            print(f"{tool:10} {times[0]:8.1f} {times[1]:8.1f} {times[0] - times[1]:8.1f} {beyond:10.1f}", flush=True)
 
 
 def main() -> None:
@@ -90,7 +92,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=30)
     count = parser.parse_args().count
     with tempfile.TemporaryDirectory() as folder:
-        print(f"{'tool':10} {'least ms':>8} {'call ms':>8} {'verb ms':>8} {'beyond':>8}")
+        print(f"{'tool':10} {'call ms':>8} {'verb ms':>8} {'beyond':>8} {'CPU beyond':>10}")
         asyncio.run(measured(made(Path(folder)), count))
 
 

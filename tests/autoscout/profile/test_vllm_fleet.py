@@ -62,6 +62,17 @@ ASKED = {
 }
 
 
+CROWD = {**OPEN, "rate": 40.0, "requests": 80, "input_len": [20, 90, 300], "output_len": [4, 60, 333]}
+BOTH_WAYS = {
+    f"{name}, {'' if overlapped else 'not '}overlapped": asked(CROWD, 2, router) | {"overlapped": overlapped}
+    for name, router in (("in turn", "round_robin"), ("least load", "engine"), ("prefixes", "cache_aware"))
+    for overlapped in (False, True)
+} | {name: ASKED[name] for name in ("talks found", "one lost", "a giant", "short of blocks")}
+for each in BOTH_WAYS.values():
+    for group in each["groups"] if "overlapped" in each else ():
+        group["arguments"]["async_scheduling"] = each["overlapped"]
+
+
 @pytest.fixture(scope="module")
 def told() -> dict[str, ServedTrace]:
     return dict(zip(ASKED, shadows.ask(list(ASKED.values()), [str(PYTHON)], 300.0), strict=True))
@@ -74,6 +85,19 @@ def requests(said: ServedTrace) -> list[load_plan.TimedRequest]:
 
 class TestOfAFleet:
     pytestmark = engine
+
+    def test_steps_without_the_scheduler_change_nothing(self) -> None:
+        """Where nothing is to be decided, tokens are scheduled many steps at a time. All moments and counts stay, to the
+        last digit, of those that vLLM's scheduler gives when it runs in each step."""
+        questions = [{**q, "each_step": each_step} for q in BOTH_WAYS.values() for each_step in (False, True)]
+        found = iter(shadows.ask(questions, [str(PYTHON)], 300.0))
+        for name, (fast, whole) in zip(BOTH_WAYS, zip(found, found, strict=True), strict=True):
+            assert requests(fast) == requests(whole), name
+            counts = [msgspec.structs.replace(e, glided=0) for e in fast.engines]
+            assert counts == [msgspec.structs.replace(e, glided=0) for e in whole.engines], name
+            assert not any(e.glided for e in whole.engines), name
+            if "overlapped" in name:
+                assert all(2 * e.glided > e.steps for e in fast.engines), name
 
     def test_an_engine_does_what_it_does_alone(self, told: dict[str, ServedTrace]) -> None:
         """Dealt in turn, the first engine has every second request: alone with those it is at each moment where it is

@@ -10,6 +10,7 @@ from typing import Any
 
 from fleet_router import EngineLoad, FleetRouter
 from virtual_clock import VirtualClock
+from virtual_engine import TOKEN
 
 
 class FleetEngine:
@@ -17,9 +18,9 @@ class FleetEngine:
     "answers" (decodes after a different engine's prefill), or "both". `open`: unfinished request → whether it has a
     token."""
 
-    def __init__(self, engine: Any, role: str, number: int) -> None:
-        self.engine, self.role, self.number = engine, role, number
-        core = engine.engine_core.engine_core
+    def __init__(self, engine: Any, role: str, number: int, each_step: bool) -> None:
+        self.engine, self.role, self.number, self.each_step = engine, role, number, each_step
+        self._core = core = engine.engine_core.engine_core
         self.executor = core.model_executor
         self.executor.scheduler = core.scheduler
         self.clock: VirtualClock = self.executor.clock
@@ -27,10 +28,50 @@ class FleetEngine:
         self.sent: dict[str, float] = {}  # when each request of this load was sent to the engine
         self.said: list[Any] = []  # outputs of the engine's last step, which ends at the engine's time
         self.lost = False
+        self._glides = 0  # next steps that need no decision of the scheduler (VirtualExecutor.glide)
+        self._tokens: list[Any] = []  # outputs of such a step
+        self._early: dict[str, int] = {}  # request → tokens that were delivered before the engine returned them
 
     @property
     def busy(self) -> bool:
         return bool(self.said) or self.engine.has_unfinished_requests()
+
+    def step(self) -> list[Any]:
+        """Runs the engine's next step and returns its outputs. Steps that only add a token to each running request run
+        without the scheduler, which takes most of a simulation's time; it schedules these tokens at once in settle()."""
+        if self._glides:
+            self._glides -= 1
+            self.executor.glide(self._core.batch_queue is not None)
+            for token in self._tokens:
+                self._early[token.request_id] = self._early.get(token.request_id, 0) + 1
+            return self._tokens
+        self.settle()
+        said = self._new(self.engine.step())
+        self._glides = 0 if self.each_step else self.executor.glides(self._core.batch_queue)
+        if self._glides:
+            self._tokens = [_Token(r.request_id.split("-")[0]) for r in self.executor.scheduler.running]
+        return said
+
+    def settle(self) -> None:
+        """Has the scheduler schedule the tokens of the steps that ran without it, like accepted draft tokens."""
+        self._glides = 0
+        if self.executor.ahead:
+            for request in self.executor.scheduler.running:
+                request.spec_token_ids = [-1] * (self.executor.ahead - 1)
+            left = self._new(self.engine.step())
+            assert not left, "vLLM returned tokens that the simulation had not foreseen"
+
+    def _new(self, outputs: list[Any]) -> list[Any]:
+        """Returns the outputs without tokens that were delivered before."""
+        found = []
+        for output in outputs:
+            if early := self._early.pop(output.request_id, 0):
+                tokens = output.outputs[0].token_ids
+                output.outputs[0].token_ids = tokens[early:]
+                self._early[output.request_id] = max(0, early - len(tokens))
+            if output.finished or output.outputs[0].token_ids:
+                found.append(output)
+        return found
 
     def begun(self) -> dict[str, float]:
         """Returns request → time at which its first step on this engine began. (vLLM appends a suffix to request names,
@@ -39,7 +80,7 @@ class FleetEngine:
 
     def counted(self, seconds: float) -> dict[str, Any]:
         counts, begun = self.executor.counts, self.begun()
-        names = ("steps", "preemptions", "asked", "cached", "most_running", "received", "transferring")
+        names = ("steps", "glided", "preemptions", "asked", "cached", "most_running", "received", "transferring")
         return {
             **{name: getattr(counts, name) for name in names},
             "busy": counts.busy / max(seconds, 1e-12),
@@ -60,10 +101,15 @@ class EngineFleet:
     engine that fails at this time, until the end of the load."""
 
     def __init__(
-        self, engines: Sequence[tuple[Any, str]], policy: dict[str, Any], losses: Sequence[tuple[float, int]]
+        self,
+        engines: Sequence[tuple[Any, str]],
+        policy: dict[str, Any],
+        losses: Sequence[tuple[float, int]],
+        each_step: bool = False,
     ) -> None:
-        """`engines`: (engine, its role) of each engine."""
-        self.engines = [FleetEngine(engine, role, number) for number, (engine, role) in enumerate(engines)]
+        """`engines`: (engine, its role) of each engine. `each_step`: whether vLLM's scheduler runs in each step, even
+        where there is nothing to decide."""
+        self.engines = [FleetEngine(engine, role, number, each_step) for number, (engine, role) in enumerate(engines)]
         for engine in self.engines:
             engine.executor.hand_over = self._handed_over
         self._routers = {role: FleetRouter(policy, len(engines)) for role in ("reads", "answers", "both")}
@@ -111,10 +157,12 @@ class EngineFleet:
         chosen.sent[name] = self.now()
         if not chosen.busy:
             chosen.clock.skip(self._clock.total - chosen.clock.total)
+        chosen.settle()
         chosen.engine.add_request(name, prompt, params)
 
     def abort_request(self, names: list[str]) -> None:
         for engine in self.engines:
+            engine.settle()
             engine.engine.abort_request([name for name in names if name in engine.open])
             engine.open = {name: said for name, said in engine.open.items() if name not in names}
 
@@ -138,7 +186,7 @@ class EngineFleet:
                 if first.role != "reads":
                     return said
                 continue
-            first.said = first.engine.step()
+            first.said = first.step()
         return []
 
     def _note(self, engine: FleetEngine, said: list[Any]) -> None:
@@ -165,6 +213,7 @@ class EngineFleet:
         lost = self.engines[number]
         lost.lost, lost.said = True, []
         names, lost.open = dict(lost.open), {}
+        lost.settle()
         lost.engine.abort_request(list(names))
         again = [name for name, began in names.items() if not began]
         for name in again:
@@ -185,6 +234,16 @@ class EngineFleet:
     def counted(self) -> list[dict[str, Any]]:
         """Returns each engine's counts in the last load (see served.EngineCounts)."""
         return [engine.counted(self.now()) for engine in self.engines]
+
+
+class _Token:
+    """An output with one token, which does not end the request."""
+
+    finished = False
+    token_ids = (TOKEN,)
+
+    def __init__(self, name: str) -> None:
+        self.request_id, self.outputs = name, (self,)
 
 
 class _Ended:

@@ -3,8 +3,8 @@
     python shadow_serve.py FOLDER        answers FOLDER/question-N.json in FOLDER/answer-N.json, each in a fork
 
 A question: `config` (config.json) or `model` (a folder with one), `gpu` (arguments of become(); None for this CPU),
-`plan` (worker/prompts.py), `router`: a policy of routers.toml, `lose`: [seconds, index] of engines that fail, and
-`groups` of equal engines: `count`, `role` (see FleetEngine), `arguments` (EngineArgs), `memory` (bytes of KV cache),
+`plan` (worker/prompts.py), `router`: a policy of routers.toml, `lose`: [seconds, index] of engines that fail,
+`each_step` (see EngineFleet), and `groups` of equal engines: `count`, `role` (see FleetEngine), `arguments` (EngineArgs), `memory` (bytes of KV cache),
 `times` (StepTimes), `link` (see VirtualExecutor). An answer is {"verdict": "starts" | "refused" | "untraceable", …}."""
 
 import asyncio
@@ -52,7 +52,8 @@ def _answered(question: dict[str, Any]) -> dict[str, Any]:
         foreign_gpu.become(**question["gpu"])
     model = question["model"] or _folder(question["config"])
     engines = [(_engine(model, of), of["role"]) for of in question["groups"] for _ in range(of["count"])]
-    fleet = EngineFleet(engines, question["router"], [tuple(loss) for loss in question["lose"]])
+    losses = [tuple(loss) for loss in question["lose"]]
+    fleet = EngineFleet(engines, question["router"], losses, question.get("each_step", False))
     Phase.now = "load"
     measured = _loaded(fleet, question["plan"])
     config = engines[-1][0].vllm_config  # the last engine is one that decodes

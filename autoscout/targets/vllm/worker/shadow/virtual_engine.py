@@ -2,6 +2,7 @@
 scheduler, KV cache manager, prefix cache, batch queue, input and output processing are vLLM's own."""
 
 import importlib.util
+import math
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -17,7 +18,7 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, KVConnectorOutput, ModelR
 
 _TIMES = Path(__file__).parents[4] / "simulate" / "serving" / "step_times.py"
 _CHECK_INTERVAL_S = 1e-3  # seconds between checks for finished transfers on an engine that has nothing to compute
-_TOKEN = 11  # the token of all answers; must not be a special one
+TOKEN = 11  # the token of all answers; must not be a special one
 
 
 class Untraceable(Exception):
@@ -25,12 +26,12 @@ class Untraceable(Exception):
 
 
 class Counts:
-    """Counters of one load. `scheduled`: request → time of its first step. `busy`: seconds in which the first pipeline
+    """Counters of one load. `glided`: steps by glide(). `scheduled`: request → time of its first step. `busy`: seconds in which the first pipeline
     stage computes. `received`: tokens whose cache came from other engines. `transferring`: seconds that requests waited
     for these transfers."""
 
     def __init__(self) -> None:
-        self.steps = self.preemptions = self.asked = self.cached = self.most_running = 0
+        self.steps = self.glided = self.preemptions = self.asked = self.cached = self.most_running = 0
         self.received = 0
         self.busy = self.transferring = 0.0
         self.scheduled: dict[str, float] = {}
@@ -88,6 +89,8 @@ class VirtualExecutor(Executor):
         self.leaving: list[tuple[float, str]] = []
         self._link_free = 0.0
         self._received: set[str] = set()
+        self.ahead = 0  # steps by glide() that the scheduler has not scheduled yet
+        self._context = 0  # context tokens of the sequences in the next step by glide()
         self.begin()
 
     @classmethod
@@ -131,7 +134,52 @@ class VirtualExecutor(Executor):
     def check_health(self) -> None:
         pass
 
+    def glides(self, queue: Any) -> int:
+        """Returns the number of next steps that only add one token to each running sequence, ends none and preempts
+        none, so that glide() can take them. `queue`: the engine's batches in flight, None without asynchronous
+        scheduling."""
+        scheduler, running = self.scheduler, self.scheduler.running
+        waits = scheduler.waiting or getattr(scheduler, "skipped_waiting", ())
+        waits = waits and len(running) < scheduler.max_num_running_reqs  # without a free place, none begins
+        special = scheduler.connector or self.vllm_config.speculative_config or len(self._free) > 1
+        in_flight = 0 if queue is None else 1
+        if not running or waits or special or len(queue or ()) != in_flight:
+            return 0
+        if queue and any(count != 1 for count in queue[0][1].num_scheduled_tokens.values()):
+            return 0
+        longest, left, self._context = self.model_config.max_model_len, [], 0
+        for r in running:
+            tokens = r.num_tokens + r.num_output_placeholders
+            known = r.num_output_tokens > 0 and not r.is_prefill_chunk and r.num_output_placeholders == in_flight
+            if not known or tokens != r.num_computed_tokens + 1 or r.use_structured_output:
+                return 0
+            self._context += tokens
+            left.append(min(r.num_prompt_tokens + r.max_tokens, longest) - tokens)
+        threshold = scheduler.scheduler_config.long_prefill_token_threshold or math.inf
+        blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks() // len(running) - 1
+        steps = scheduler.max_num_scheduled_tokens // len(running)
+        return int(max(0, min(*left, threshold, steps, blocks * self.cache_config.block_size) - 1))
+
+    def glide(self, in_flight: bool) -> None:
+        """Simulates one step of all running sequences without the scheduler, which schedules all such steps at once
+        later. `in_flight`: whether it is scheduled before the last step has ended."""
+        decodes, last = len(self.scheduler.running), self._free[0]
+        self.clock.skip(self.times.host(decodes))
+        share = self.times.on_device(0, 0, 0.0, decodes, self._context)
+        self._free[0] = max(self.clock.total, last) + share
+        self.clock.skip((last if in_flight else self._free[0]) - self.clock.total)
+        self._context += decodes
+        self.ahead += 1
+        self.counts.steps += 1
+        self.counts.glided += 1
+        self.counts.busy += share
+
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
+        if self.ahead:
+            output, self.ahead = self._sampled(scheduler_output, self.ahead), 0
+            self._token_at |= dict.fromkeys(scheduler_output.num_scheduled_tokens, self._free[0])
+            self._batch = self._free[0], output
+            return self._answer_at(self.clock.total, None, non_block)
         connected = scheduler_output.kv_connector_metadata
         if connected is not None:
             self._load(connected.loads)
@@ -150,7 +198,7 @@ class VirtualExecutor(Executor):
         for stage, free in enumerate(self._free):
             moment = self._free[stage] = max(moment, free) + share
         self.counts.busy += share
-        output = self._sampled(scheduler_output)
+        output = self._sampled(scheduler_output, 1)
         if connected is not None:
             output = replace(output, **self._ended(moment))
         self._token_at |= {name: moment for name, one in zip(names, output.sampled_token_ids, strict=True) if one}
@@ -212,11 +260,11 @@ class VirtualExecutor(Executor):
         counts.most_running = max(counts.most_running, seqs + decodes)
         return seqs, tokens, pairs, decodes, context
 
-    def _sampled(self, scheduled: Any) -> ModelRunnerOutput:
-        """Returns one sampled token for each sequence whose prompt is complete after this step."""
+    def _sampled(self, scheduled: Any, count: int) -> ModelRunnerOutput:
+        """Returns `count` sampled tokens for each sequence whose prompt is complete after this step."""
         names = list(scheduled.num_scheduled_tokens)
         requests = self.scheduler.requests
-        tokens = [[] if requests[name].is_prefill_chunk else [_TOKEN] for name in names]
+        tokens = [[] if requests[name].is_prefill_chunk else [TOKEN] * count for name in names]
         return ModelRunnerOutput(
             req_ids=names, req_id_to_index={name: i for i, name in enumerate(names)}, sampled_token_ids=tokens
         )
