@@ -125,7 +125,7 @@ def test_prompts_see_the_window_in_half_of_the_layers(tmp_path: Path) -> None:
     ("more", "said"),
     [
         ("window = 0", "and model.windowed_layers (number of layers with a window) must be set together"),
-        ("windowed_layers = 24", "model.windowed_layers = 24 leaves none of 24 layers without a window"),
+        ("windowed_layers = 24", "model.windowed_layers = 24 must be less than model.layers = 24"),
         ("window = -1", "model.window = -1 must not be negative"),
     ],
 )
