@@ -72,7 +72,7 @@ sets = "TransformerConfig.fast"
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (KNOB, 'set extends = "megatron" to add knobs to that target'),
+        (KNOB, 'set either extends = "megatron", to add knobs to that target'),
         ('extends = "vllm"\n' + KNOB, "extends = 'vllm', but the job's target is 'megatron'"),
         ('target = "mine"\n' + KNOB, 'so the job needs target = "command"'),
         (
@@ -84,14 +84,14 @@ sets = "TransformerConfig.fast"
             'extends = "megatron"\n' + KNOB.replace("[false, true]", "[false, 1]"),
             "must be all switches (true, false), all numbers or all names",
         ),
-        ('extends = "megatron"\n' + KNOB.replace("default = false", 'default = "no"'), "is of a different type"),
+        ('extends = "megatron"\n' + KNOB.replace("default = false", 'default = "no"'), "must have the same type"),
         ('extends = "megatron"\n' + KNOB.replace('"fast"', '"min"', 1), "knob 'min': expressions use this name"),
         ('extends = "megatron"\n' + KNOB.replace('"fast"', '"tp"', 1), "set replace = true to override it"),
         (
             'extends = "megatron"\n' + KNOB.replace('"fast"', '"layers"', 1),
             "the job already uses this name",
         ),
-        ('extends = "megatron"\n' + KNOB + "replace = true", "knob 'fast' replaces nothing"),
+        ('extends = "megatron"\n' + KNOB + "replace = true", "knob 'fast' has replace = true, but there is no knob"),
         ('extends = "megatron"\n' + KNOB + 'when = "tpp > 1"', "'tpp' is unknown; did you mean 'tp'"),
         ('extends = "megatron"\n' + KNOB + 'when = "tp.real"', "knob 'fast': when: 'tp.real' uses Attribute"),
         ('extends = "megatron"\n' + KNOB.replace("TransformerConfig.fast", "fast"), "accepts your own knobs only as"),

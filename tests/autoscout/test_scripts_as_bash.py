@@ -342,4 +342,4 @@ def test_a_case_that_only_a_shell_decides_is_read_as_one_branch_and_said(tmp_pat
     )
     text, notes = job_file([str(script)], tmp_path)
     assert "torchrun --nproc-per-node 8 train.py --tp 8" in tomllib.loads(text)["launch"]["current"]
-    assert any("assumed to be true; if one is false, remove '8 8' and add '4 4'" in note for note in notes)
+    assert any("assumes that they are true; if one is false, remove '8 8' and add '4 4'" in note for note in notes)
