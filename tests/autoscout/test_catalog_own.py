@@ -180,7 +180,7 @@ def test_the_interpreter_of_the_job_is_asked_and_the_answer_is_kept(tmp_path, mo
 
 
 def test_a_version_that_lacks_what_the_catalog_cannot_do_without(tmp_path):
-    with pytest.raises(AutoscoutError, match=r"vllm 0\.1 has no max_num_seqs, which our catalog needs"):
+    with pytest.raises(AutoscoutError, match=r"vllm 0\.1 has no max_num_seqs, which AutoScout's catalog needs"):
         adapted(
             shipped("vllm"),
             Installed("0.1", {"max_num_batched_tokens": None}),

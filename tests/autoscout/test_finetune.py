@@ -151,7 +151,7 @@ def test_packing_is_a_knob_where_samples_have_lengths(write):
     for kept in (LORA, ""):  # a launch of Megatron-Bridge, and of Megatron-LM
         job = load_job(write((LORA, kept)))
         told = target_of(job).launch(job, Configuration({**reference, "packing": True})).missing
-        assert any("per step hold about 16 samples" in text for text in told), "it was said nowhere"
+        assert any("sequences of a step hold about 16 samples" in text for text in told), "it was said nowhere"
     told = worker_config(space.job, space.reference, [])
     assert told["lengths"] == [16, 32, 48, 128]
     assert told["lora"] == {

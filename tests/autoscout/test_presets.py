@@ -346,7 +346,7 @@ def test_models_with_layers_of_several_kinds_can_be_served(
     whole = job.model.layers - job.model.windowed_layers
     assert whole * kept_of_a_token(shape(job.model)) * 2 == token_bytes
     assert [note for note in notes if "are not counted" in note] == [
-        "model: its parts for images or sound are not counted, since a load's prompts are text"
+        "model: parts for images or sound are not counted, because the prompts of a load are text"
     ] * ("vision_config" in SEVERAL[kind])
 
 

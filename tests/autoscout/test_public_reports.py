@@ -177,7 +177,7 @@ def test_the_batch_equation_of_deepspeed_is_held_at_init(ranks: int, starts: boo
     (tmp_path / "ds.json").write_text(json.dumps({**config, "zero_optimization": {"stage": 2}}))
     line = f"deepspeed --num_gpus {ranks} train.py --deepspeed --deepspeed_config ds.json"
     notes = job_file(shlex.split(line), tmp_path)[1]
-    told = [note for note in notes if "DeepSpeed does not start with it" in note]
+    told = [note for note in notes if "DeepSpeed does not start with this file" in note]
     assert [f"gradient_accumulation_steps 8 × {ranks}" in note for note in told] == ([] if starts else [True])
 
 

@@ -275,7 +275,7 @@ def test_a_line_that_its_devices_do_not_carry_is_said_to_be_replaced(tmp_path):
     said = [note for note in target_of(job).notes_on_job(job) if "are not valid here" in note]
     assert len(said) == 1
     assert "pp 16 is not among 1, 2, 4, 8" in said[0]
-    assert "the nearest valid ones are used instead, with tp=1, pp=8" in said[0]
+    assert "the nearest valid settings are used instead, with tp=1, pp=8" in said[0]
 
 
 def test_of_two_launches_the_last_is_taken_and_the_other_is_named(tmp_path):
