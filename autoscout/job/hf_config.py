@@ -133,9 +133,7 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
     found = {ours: config[name] for ours, names in _FIELDS.items() for name in names[::-1] if config.get(name)}
     if missing := [name for name in ("layers", "hidden", "heads", "vocab") if name not in _KINDS[kind] | found]:
         names = listed([_FIELDS[name][0] for name in missing])
-        raise AutoscoutError(
-            f"{path}: the file has no {names}; write layers, hidden, heads, … into [model] instead", 2
-        )
+        raise AutoscoutError(f"{path}: the file has no {names}; write layers, hidden, heads, … into [model] instead", 2)
     if wrong := [name for name, value in found.items() if not isinstance(value, int) or isinstance(value, bool)]:
         raise AutoscoutError(f"{path}: {_FIELDS[wrong[0]][0]} = {found[wrong[0]]!r} must be a whole number", 2)
     latent = _latent(path, config) if kind in _DEEPSEEK else {}

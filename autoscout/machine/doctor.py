@@ -112,7 +112,8 @@ def _gpu() -> Finding:
     if not seen:
         silence = gpus.silence()
         if silence.startswith("there is no"):
-            return Finding(subject="gpu", ok=False, found=f"{silence.removeprefix('there is ')}: CPU jobs only")
+            found = f"{silence.removeprefix('there is ')}, so only CPU jobs can run here"
+            return Finding(subject="gpu", ok=False, found=found)
         return Finding(
             subject="gpu",
             ok=False,

@@ -193,7 +193,7 @@ def test_what_the_job_itself_declares(tmp_path: Path):
     )
     file = '[[knob]]\nname = "q"\nkind = "dense"\nlayer = "l"\nvalues = [1]\nmeaning = ""\nsets = "--q"\n'
     assert said(with_((file,))).startswith('T/0.toml: set either extends = "command", to add knobs to that target')
-    assert said(with_((f'extends = "a"\ntarget = "b"\n{file}',))).startswith('T/0.toml: set either extends')
+    assert said(with_((f'extends = "a"\ntarget = "b"\n{file}',))).startswith("T/0.toml: set either extends")
     assert said(with_((f'extends = "vllm"\n{file}',))) == (
         "T/0.toml: extends = 'vllm', but the job's target is 'command'; correct one of the two"
     )

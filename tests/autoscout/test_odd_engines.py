@@ -133,7 +133,7 @@ def test_a_vllm_that_is_too_old_is_one_sentence_and_is_not_imported(tmp_path: Pa
     oldest = engine_calls.recorded().releases[0]
     assert found.verdict == (
         f"some names that AutoScout calls or sets do not fit vllm 0.10.2: this release is older than {oldest}, "
-        "the oldest release that AutoScout fits"
+        "the oldest release that AutoScout supports"
     )
 
 

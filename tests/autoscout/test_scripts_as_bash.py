@@ -282,7 +282,8 @@ def test_of_two_launches_the_last_is_taken_and_the_other_is_named(tmp_path):
     train, evaluate = "torchrun --nproc-per-node 2 train.py --a 1", "torchrun --nproc-per-node 2 evaluate.py --a 1"
     (tmp_path / "run.sh").write_text(f"python prepare.py\n{train}\n{evaluate}\n")
     said = [note for note in job_file([str(tmp_path / "run.sh")], tmp_path)[1] if "last launch" in note]
-    assert said == [f"launch.current: the script's last launch is used; an earlier one is '{train}'"]
+    earlier = f"to tune an earlier one, give its command: '{train}'"
+    assert said == [f"launch.current: the script's last launch is used; {earlier}"]
     (tmp_path / "run.sh").write_text(f"python prepare.py\n{train}\n")
     assert not [note for note in job_file([str(tmp_path / "run.sh")], tmp_path)[1] if "last launch" in note]
 
