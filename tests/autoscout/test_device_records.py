@@ -123,7 +123,7 @@ HEAD = 'name = "mine"\nsource = "me"\nlike = "h100"\n'
             {"mine": 'name = "mine"\nsource = "me"\n'},
             "or set `like` to a similar device (`autoscout calibrate` rewrites this file)",
         ),
-        ({"mine": HEAD + "capability = 8.0\n"}, "capability = 8 has no fp8, but peak_tflops gives 1978"),
+        ({"mine": HEAD + "capability = 8.0\n"}, "capability = 8 has no fp8, but peak_tflops gives fp8 = 1978"),
         ({"mine": HEAD + "peak_tflops = { bf16 = 900, fp8 = 500 }\n"}, "fp8 = 500 is slower than bf16 = 900"),
         ({"mine": HEAD + "peak_tflops = { fp8 = 500 }\n"}, "peak_tflops has no bf16; add it"),
         ({"mine": HEAD + "memory_gib = 0\n"}, "memory_gib = 0 must be more than 0"),

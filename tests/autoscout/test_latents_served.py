@@ -242,7 +242,7 @@ def test_cpus_and_random_weights_are_refused_in_a_sentence(tmp_path: Path) -> No
     named = job(tmp_path, ("[objective]", '[launch]\nmodel_path = "model"\n[objective]'))
     assert target_of(named).profiler(named)
     assert question_of(named, Configuration({"tp": 8, "max_num_seqs": 64}))["config"] == {}
-    with pytest.raises(AutoscoutError, match="and random weights; set launch.model_path"):
+    with pytest.raises(AutoscoutError, match=r"and random weights; set launch\.model_path"):
         question_of(of, Configuration({"tp": 8, "max_num_seqs": 64}))
     assert sized(of, Configuration({"tp": 8}))[1] == "h100"
 
