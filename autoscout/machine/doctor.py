@@ -81,7 +81,7 @@ def _target(job: Job | None) -> list[Finding]:
                 found=str(error),
                 remedy=""
                 if ";" in str(error)
-                else "install it, or give another interpreter in the job's launch.python",
+                else "install the missing package, or name a different interpreter in launch.python",
                 needed=job is not None,
             )
         ]

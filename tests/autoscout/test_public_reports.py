@@ -266,7 +266,7 @@ BAD = {
     "two launches": ("torchrun a.py --mbs 2\ntorchrun b.py --mbs 4", "give its command: 'torchrun a.py --mbs 2'"),
     "a loop over models": (
         "for M in Qwen/Qwen3-8B meta-llama/Llama-3.1-8B; do\n  vllm serve $M --max-num-seqs 32\ndone",
-        "for each of Qwen/Qwen3-8B, meta-llama/Llama-3.1-8B, and the last is used",
+        "for each of Qwen/Qwen3-8B, meta-llama/Llama-3.1-8B, and the last value is used",
     ),
     "a server's degree that only a shell knows": (
         "python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B --tp-size $TP --port 8000",

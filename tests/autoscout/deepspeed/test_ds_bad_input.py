@@ -47,7 +47,7 @@ def test_comments_and_trailing_commas_are_read_as_deepspeed_reads_them(place):
         ({**CONFIG, "fp16": True}, "fp16 must be an object with settings"),
         ({**CONFIG, "autotuning": {"model_info": {"num_params": "x"}}}, "model_info.num_params = 'x' is not a number"),
         ({**CONFIG, "zero_optimization": {"stage": [math.nan, 1]}}, "NaN and Infinity are not numbers"),
-        ({**CONFIG, "train_batch_size": [8, 16]}, "lists several train_batch_size"),
+        ({**CONFIG, "train_batch_size": [8, 16]}, "has a list for train_batch_size"),
         ({**CONFIG, "train_batch_size": 32}, "trains 32 samples per step; set traffic.global_batch = 32"),
         ({**CONFIG, "autotuning": {"metrik": "latency"}}, "no setting 'metrik'; did you mean 'metric'"),
         ({**CONFIG, "autotuning": {"metric": "speed"}}, "autotuning: Invalid enum value 'speed'"),
