@@ -62,7 +62,10 @@ def test_a_folder_with_a_config_is_its_config(tmp_path):
     ("text", "sentence"),
     [
         ("image: x\ncommand: it's", "cannot be read (No closing quotation)"),
-        ("image: x\ncommand: 5\nenv: 7", "no container has a command or args; give the command: autoscout init -- COMMAND"),
+        (
+            "image: x\ncommand: 5\nenv: 7",
+            "no container has a command or args; give the command: autoscout init -- COMMAND",
+        ),
         ("image: x\nargs: [serve]\nenv: [{value: 1}]", ""),
         ("image: 2020-13-45", "cannot be read (month must be in 1..12)"),
         ("a: &a {b: *a}", "the file is nested too deeply"),
