@@ -58,7 +58,7 @@ def fleet(kb: Path, session: str) -> list[ServedKind]:
     space = JobSpace.of_job(job)
     found = [one for kind in kinds if (one := _of_kind(kb, space, kind, rows)) is not None]
     if not found:
-        raise AutoscoutError(f"no configuration serves {job.name} on any kind of its devices alone", 3)
+        raise AutoscoutError(f"no configuration serves {job.name} on a single kind of its devices", 3)
     weights = shares([one.rate for one in found])
     return [msgspec.structs.replace(one, weight=weight) for one, weight in zip(found, weights, strict=True)]
 

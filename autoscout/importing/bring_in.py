@@ -125,7 +125,7 @@ def _sources(
         if mine == [path]:
             return
     if path.is_dir():
-        left += [Bad(str(file.relative_to(path)), torn(file) or "no reader recognizes it") for file in rest]
+        left += [Bad(str(file.relative_to(path)), torn(file) or "no reader recognizes this file") for file in rest]
 
 
 def _imported(kb: Path, path: Path, job: Job, space: Space, source: RowSource, options: ImportOptions) -> Done:
@@ -186,7 +186,7 @@ def _unknown(kb: Path, path: Path) -> str:
         return wrong
     known = sorted({*readers(), *(tool.name for tool in tools_of(kb))})
     return (
-        "no reader recognizes it; if it is a table, give --reader csv or --reader json, and save a spreadsheet as CSV; "
+        "no reader recognizes this; if it is a table, give --reader csv or --reader json; save a spreadsheet as CSV; "
         f"the readers are {', '.join(known)}"
     )
 

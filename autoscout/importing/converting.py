@@ -129,7 +129,7 @@ class Converting:
         if self.computed:
             notes.append(self.computed)
         if self.source.simulated:
-            notes.append("these are estimates: they are stored as predictions, never as measurements")
+            notes.append("the values are estimates, so they are stored as predictions, never as measurements")
         return notes
 
     def _measurement(self, row: Row, said: Mapping[str, Cell]) -> Measurement:

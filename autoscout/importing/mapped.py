@@ -205,7 +205,7 @@ def _status(row: Tree, top: Tree, tool: ToolFile) -> tuple[dict[str, str], str]:
     failed = _looked_up(how.failed, row, top)
     if failed:
         lines = [line.strip() for line in str(failed).splitlines() if line.strip()]
-        evidence = lines[-1][:300] if lines else "it failed"
+        evidence = lines[-1][:300] if lines else "the run failed"
         return {"status": "oom" if _OUT_OF_MEMORY.search(str(failed)) else "error", "evidence": evidence}, ""
     word = _looked_up(how.of, row, top)
     if word is not None and str(word) in how.left_out:

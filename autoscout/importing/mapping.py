@@ -119,9 +119,9 @@ def uses(
         if use.name in taken:
             first = taken[use.name]
             if column in wanted and first not in wanted:
-                found[first] = Use("kept", first, why=f"{column} was given for {use.name}")
+                found[first] = Use("kept", first, why=f"--map takes {use.name} from column {column}")
             elif first in wanted and column not in wanted:
-                found[column] = Use("kept", column, why=f"{first} was given for {use.name}")
+                found[column] = Use("kept", column, why=f"--map takes {use.name} from column {first}")
                 continue
             else:
                 raise AutoscoutError(

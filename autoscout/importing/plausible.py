@@ -36,7 +36,7 @@ def _serving(metrics: Mapping[str, float], stated: Mapping[str, Cell]) -> str:
         for low, high in _PARTS:
             least, most = metrics.get(f"{what}_{low}_ms"), metrics.get(f"{what}_{high}_ms")
             if least is not None and most is not None and least > most * (1 + 1e-9):
-                return f"{what}_{low}_ms {least:g} is more than {what}_{high}_ms {most:g}"
+                return f"{what}_{low}_ms {least:g} is more than {what}_{high}_ms {most:g}; check both columns"
     first, last = metrics.get("ttft_mean_ms"), metrics.get("e2el_mean_ms")
     if first is not None and last is not None and first > last * (1 + 1e-9):
         return (
@@ -60,7 +60,7 @@ def _serving(metrics: Mapping[str, float], stated: Mapping[str, Cell]) -> str:
             )
     out, total = metrics.get("output_tokens_per_s"), metrics.get("total_tokens_per_s")
     if out is not None and total is not None and out > total * (1 + 1e-6):
-        return f"output_tokens_per_s {out:g} is more than total_tokens_per_s {total:g}"
+        return f"output_tokens_per_s {out:g} is more than total_tokens_per_s {total:g}; check both columns"
     return ""
 
 

@@ -65,7 +65,8 @@ def reading(text: str, where: str) -> MetricsReading:
                 elif kind in ("", "_total"):
                     numbers[name] = numbers.get(name, 0.0) + sample.value
     except (ValueError, KeyError) as error:
-        raise AutoscoutError(f"{where}: it is not in Prometheus' text format ({error})", 2) from error
+        page = "give the address of vLLM's /metrics page"
+        raise AutoscoutError(f"{where}: the text is not in Prometheus' format ({error}); {page}", 2) from error
     if _REQUESTS not in histograms:
         raise AutoscoutError(f"{where}: the text has no {_PREFIX}{_REQUESTS}, so it is not vLLM's /metrics page", 2)
     return MetricsReading(numbers=numbers, histograms=histograms, sums=sums)

@@ -31,7 +31,10 @@ def completed(
 
     def complete(stem: str, asking: tuple[str, ...]) -> Content:
         if stem in asking:
-            raise AutoscoutError(f"{where(stem)}: its `like` refers back to itself: {' → '.join((*asking, stem))}", 2)
+            circle = " → ".join((*asking, stem))
+            raise AutoscoutError(
+                f"{where(stem)}: its `like` refers back to itself: {circle}; remove one of these references", 2
+            )
         if stem not in found:
             own = stated[stem]
             for problem in _shapeless(own):
@@ -62,21 +65,21 @@ def _shapeless(own: Content) -> Iterator[str]:
     """Yields a sentence for each entry of a record whose type or value is wrong, so that `completed` cannot use it."""
     for key in (*SECTIONS, "peak_tflops", "serving"):
         if not isinstance(own.get(key, {}), Mapping):
-            yield f"{key} is not a table"
+            yield f"{key} must be a table, which begins with [{key}]"
             return
     serving = own.get("serving", {})
     for name in serving:
         if name not in _SERVING_KEYS:
             yield f"serving.{name}{nearest_name(name, GROUPS)}"
         elif name in (*GROUPS, "kernels") and not isinstance(serving[name], Mapping):
-            yield f"serving.{name} is not a table"
+            yield f"serving.{name} must be a table, which begins with [serving.{name}]"
         elif name in GROUPS and name != "all_reduce":
             yield from (
-                f"serving.{name}.{k} = {v!r} is not a number" for k, v in serving[name].items() if not _is_number(v)
+                f"serving.{name}.{k} = {v!r} must be a number" for k, v in serving[name].items() if not _is_number(v)
             )
     for key, value in (("like", own), ("links", own), ("serving.like", serving)):
         if not isinstance(name := value.get(key.rpartition(".")[2], ""), str):
-            yield f"{key} = {name!r} is not the name of a record"
+            yield f"{key} = {name!r} must be the name of a device record"
     figures = {
         "memory_gb_s": own.get("memory_gb_s", 1.0),
         "peak_tflops.bf16": own.get("peak_tflops", {}).get("bf16", 1.0),

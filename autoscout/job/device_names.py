@@ -128,7 +128,7 @@ def unknown(name: str) -> str:
     slice or a variant with different clocks, even if the name contains the name of a known device."""
     meant = device_within(name)
     if meant and _VARIANT.search(_words(name)):
-        return f" is unknown: it is a variant of '{meant}', but AutoScout has no record of it"
+        return f" is unknown: it is a variant of '{meant}', but AutoScout has no record of this variant"
     digits = re.findall(r"\d+", name)
     alike = [kind for kind in kinds() if re.findall(r"\d+", kind) == digits]
     return f" is unknown; did you mean '{meant}'?" if meant else nearest_name(name, alike, kinds())

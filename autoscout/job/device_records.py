@@ -161,12 +161,16 @@ def _contradictions(one: DeviceRecord) -> Iterator[str]:
     for narrow, wide in _WIDER.items():
         peaks = one.peak_tflops
         if narrow in peaks and wide not in peaks:
-            yield f"peak_tflops has {narrow}, but not {wide}"
+            yield f"peak_tflops has {narrow}, but not {wide}; add {wide}"
         elif narrow in peaks and peaks[narrow] < peaks[wide]:
-            yield f"peak_tflops: {narrow} = {peaks[narrow]:g} is slower than {wide} = {peaks[wide]:g}"
+            slower = f"{narrow} = {peaks[narrow]:g} is slower than {wide} = {peaks[wide]:g}"
+            yield f"peak_tflops: {slower}; correct one of the two"
         if narrow in peaks and 0 < one.capability <= _NEWEST_WITHOUT[narrow]:
-            yield f"capability = {one.capability:g} has no {narrow}, but peak_tflops gives {peaks[narrow]:g} for it"
+            yield (
+                f"a device with capability = {one.capability:g} has no {narrow}, but peak_tflops gives "
+                f"{narrow} = {peaks[narrow]:g}; correct one of the two"
+            )
     if one.vendor and one.cores:
-        yield f"vendor = '{one.vendor}' is for GPUs, but cores = {one.cores} is for CPUs"
+        yield f"vendor = '{one.vendor}' is for GPUs, but cores = {one.cores} is for CPUs; remove one of the two"
     if one.per_tray and one.per_node % one.per_tray:
-        yield f"per_node = {one.per_node} is not a multiple of per_tray = {one.per_tray}"
+        yield f"per_node = {one.per_node} is not a multiple of per_tray = {one.per_tray}; correct one of the two"

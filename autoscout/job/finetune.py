@@ -76,7 +76,7 @@ def _length_problems(job: Job) -> Iterator[str]:
     if not isinstance(lengths, list) or not lengths:
         return
     if min(lengths) < 1:
-        yield f"traffic.lengths has {min(lengths)}; a sample has at least 1 token"
+        yield f"traffic.lengths contains {min(lengths)}, but every sample must have at least 1 token"
     if lengths != sorted(lengths):
         yield f"traffic.lengths must give quantiles from the smallest to the largest: {sorted(lengths)}"
     if seq_len and max(lengths) > seq_len:

@@ -119,9 +119,10 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
         raise AutoscoutError(f"{path}: {kind} has {_OTHERWISE[kind]}, which [model] cannot describe{instead}", 2)
     refuse_other_layers(path, config)
     if kind not in _KINDS:
+        what = f"the architecture '{kind}' is not known" if kind else "model_type, the architecture, is missing"
         raise AutoscoutError(
-            f"{path}: the architecture '{kind or 'without model_type'}' is not known, only {listed(sorted(_KINDS))}; "
-            f"write layers, hidden, heads, … into [model] instead",
+            f"{path}: {what}; AutoScout knows {listed(sorted(_KINDS))}; write layers, hidden, heads, … into [model] "
+            "instead",
             2,
         )
     lacking = _NOT_IN_MODEL.get(kind) or (_IMAGES if encoders(path) else "")
@@ -131,9 +132,10 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
         )
     found = {ours: config[name] for ours, names in _FIELDS.items() for name in names[::-1] if config.get(name)}
     if missing := [name for name in ("layers", "hidden", "heads", "vocab") if name not in _KINDS[kind] | found]:
-        raise AutoscoutError(f"{path}: lacks {listed([_FIELDS[name][0] for name in missing])}", 2)
+        names = listed([_FIELDS[name][0] for name in missing])
+        raise AutoscoutError(f"{path}: the file has no {names}; write layers, hidden, heads, … into [model] instead", 2)
     if wrong := [name for name, value in found.items() if not isinstance(value, int) or isinstance(value, bool)]:
-        raise AutoscoutError(f"{path}: {_FIELDS[wrong[0]][0]} = {found[wrong[0]]!r} is not a whole number", 2)
+        raise AutoscoutError(f"{path}: {_FIELDS[wrong[0]][0]} = {found[wrong[0]]!r} must be a whole number", 2)
     latent = _latent(path, config) if kind in _DEEPSEEK else {}
     found = {name: value for name, value in found.items() if not (latent and name in ("kv_heads", "head_dim"))}
     if "experts" in found:
@@ -175,15 +177,17 @@ def _read(path: Path) -> dict[str, Any]:
             2,
         ) from error
     except ValueError as error:
-        raise AutoscoutError(f"{path}: the file is not JSON ({error})", 2) from error
+        raise AutoscoutError(f"{path}: the file is not JSON ({error}); put the model's own file there", 2) from error
     if not isinstance(config, dict):
-        raise AutoscoutError(f"{path}: the file is not a model's config.json: it has no fields", 2)
+        raise AutoscoutError(
+            f"{path}: the file is not a model's config.json: it has no fields; put the model's own file there", 2
+        )
     return {**config, **part(config, "text_config")}
 
 
 def _latent(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     if not config.get("kv_lora_rank"):
-        raise AutoscoutError(f"{path}: lacks kv_lora_rank", 2)
+        raise AutoscoutError(f"{path}: the file has no kv_lora_rank, which this architecture needs; add it", 2)
     return {"latent": {name: config[name] for name in LATENT if config.get(name)}}
 
 
@@ -300,12 +304,12 @@ def _windows(path: Path, config: dict[str, Any], kind: str, layers: int) -> dict
 def _listed(path: Path, config: dict[str, Any], name: str) -> list[Any]:
     value = config.get(name) or []
     if not isinstance(value, list):
-        raise AutoscoutError(f"{path}: {name} = {value!r} is not a list", 2)
+        raise AutoscoutError(f"{path}: {name} = {value!r} must be a list", 2)
     return value
 
 
 def _number(path: Path, config: dict[str, Any], name: str) -> int:
     value = config.get(name) or 0
     if not isinstance(value, int) or isinstance(value, bool):
-        raise AutoscoutError(f"{path}: {name} = {value!r} is not a whole number", 2)
+        raise AutoscoutError(f"{path}: {name} = {value!r} must be a whole number", 2)
     return value

@@ -41,7 +41,7 @@ def of_file(path: Path) -> list[int]:
         text = row[column] if column < len(row) else ""
         number = _number(text)
         if not number:
-            raise AutoscoutError(f"{path}, line {line}: '{text}' is not a whole number of tokens, at least 1", 2)
+            raise AutoscoutError(f"{path}, line {line}: '{text}' must be a whole number of tokens, at least 1", 2)
         found.append(number)
     return quantiles(found)
 

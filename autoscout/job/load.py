@@ -77,7 +77,7 @@ def job_of_file(data: dict[str, Any], path: Path, folder: Path) -> Job:
         config = model.pop("from")
         if not isinstance(config, str) or "preset" in model:
             raise AutoscoutError(
-                f"{path}: model.from must be the path of a config.json; if there is a preset, remove it", 2
+                f"{path}: model.from must be the path of a config.json, and cannot be combined with model.preset", 2
             )
         data["model"] = {**shape_of(Path(config), str(data.get("task", "pretrain"))), **model}
     if isinstance(model := data.get("model"), dict) and isinstance(lora := model.get("lora"), dict):
@@ -178,7 +178,7 @@ def with_budget(job: Job, profiles: int | None, wall: str | None, device_time: s
         raise AutoscoutError(f"--profiles {budget.profiles} allows no experiment; give at least 1", 2)
     for option, given in (("--wall", budget.wall), ("--device-time", budget.device_time)):
         if seconds(given) <= 0:
-            raise AutoscoutError(f"{option} {given} allows no experiment", 2)
+            raise AutoscoutError(f"{option} {given} allows no experiment; give a longer time", 2)
     return msgspec.structs.replace(job, budget=budget)
 
 
@@ -192,15 +192,15 @@ def _preset(path: Path, name: Any) -> dict[str, Any]:
     presets = models()
     if not isinstance(name, str) or name not in presets:
         unknown = f"model.preset = {name!r}{nearest_name(str(name), presets)}"
-        raise AutoscoutError(f'{path}: {unknown} For a model without a preset, set from = "its config.json" instead', 2)
+        raise AutoscoutError(f'{path}: {unknown} (for a model without a preset, set from = "its config.json")', 2)
     return presets[name]
 
 
 def _problems(job: Job) -> typing.Iterator[str]:
     model, objective = job.model, job.objective
     if not is_name(job.name):
-        allowed = f"{LONGEST_NAME} letters (of ASCII), digits, '.', '_' and '-', the first a letter or a digit"
-        yield f"name = {shown(job.name)} becomes a folder: use at most {allowed}"
+        allowed = f"{LONGEST_NAME} ASCII letters, digits, '.', '_' and '-', and begin with a letter or a digit"
+        yield f"name = {shown(job.name)} becomes the name of a folder; use at most {allowed}"
     if model != Model():
         yield from _model_problems(model)
         yield from _traffic_problems(job)
@@ -229,12 +229,12 @@ def _problems(job: Job) -> typing.Iterator[str]:
         if node.count > _MOST_DEVICES:
             yield f"cluster.nodes[{i}].count = {node.count} is too many; at most {_MOST_DEVICES:,} can be tuned"
         if not node.memory_gib and node.device not in kinds():
-            give = "give its memory_gib, or run `autoscout calibrate` on it"
-            yield f"cluster.nodes[{i}].device = '{node.device}'{unknown(node.device)} (or {give})"
+            give = "for a device without a record, give memory_gib, or run `autoscout calibrate` on the device"
+            yield f"cluster.nodes[{i}].device = '{node.device}'{unknown(node.device)} ({give})"
     if len({is_cpu(node.device) for node in job.cluster.nodes}) == 2:
-        yield "cluster.nodes mixes CPU ranks and GPUs; a training job needs either CPU nodes or GPU nodes"
+        yield "cluster.nodes mixes CPU ranks and GPUs; a job must have either CPU nodes only or GPU nodes only"
     if bool(objective.minimize) == bool(objective.maximize):
-        yield "objective needs exactly one of minimize and maximize"
+        yield "objective must have either minimize or maximize, and not both"
     for name, source in job.launch.metrics.items():
         yield from _metric_problems(f"launch.metrics.{name}", source)
     yield from _guard_problems(job.guard)
@@ -247,7 +247,7 @@ def _problems(job: Job) -> typing.Iterator[str]:
         )
     for name in ("wall", "device_time"):
         if seconds(getattr(job.budget, name)) <= 0:
-            yield f"budget.{name} = '{getattr(job.budget, name)}' allows no experiment"
+            yield f"budget.{name} = '{getattr(job.budget, name)}' allows no experiment; give a longer time"
 
 
 def _guard_problems(guard: Guard) -> typing.Iterator[str]:
@@ -259,7 +259,7 @@ def _guard_problems(guard: Guard) -> typing.Iterator[str]:
         if not re.compile(guard.pattern).groups:
             yield "guard.pattern needs a group for the number, such as 'acc = ([\\d.]+)'"
     except re.error as error:
-        yield f"guard.pattern: {error}"
+        yield f"guard.pattern: '{guard.pattern}' is not a valid pattern ({error})"
     if guard.at_least is None and guard.at_most is None:
         yield "guard needs a limit for the number that guard.command prints; set guard.at_least or guard.at_most"
 
@@ -295,12 +295,14 @@ def _model_problems(model: Model) -> typing.Iterator[str]:
     if model.hidden % model.heads and not (model.head_dim or model.latent):
         yield f"model.hidden {model.hidden} is not a multiple of model.heads {model.heads}; give model.head_dim"
     if model.kv_heads and model.heads % model.kv_heads:
-        yield f"model.heads {model.heads} is not a multiple of model.kv_heads {model.kv_heads}"
+        yield (
+            f"model.heads {model.heads} is not a multiple of model.kv_heads {model.kv_heads}; correct one of the two"
+        )
     head_dim = model.head_dim or model.hidden // model.heads
     if model.position == "rope" and not model.latent and head_dim % 2:
-        yield f"rotary positions need an even head size; here it is {head_dim}"
+        yield f"rotary positions need an even head size, but here it is {head_dim}; correct model.head_dim"
     if model.experts and model.topk > model.experts:
-        yield f"model.topk {model.topk} is more than model.experts {model.experts}"
+        yield f"model.topk {model.topk} is more than model.experts {model.experts}; correct one of the two"
 
 
 def _traffic_problems(job: Job) -> typing.Iterator[str]:
@@ -321,7 +323,7 @@ def _traffic_problems(job: Job) -> typing.Iterator[str]:
     if traffic.rate and traffic.concurrency:
         yield "traffic has both rate (open loop) and concurrency (closed loop); keep one of them"
     if not (traffic.rate or traffic.concurrency or traffic.trace):
-        yield "traffic of a serving job needs rate, concurrency or a trace"
+        yield "traffic of a serving job needs rate, concurrency or a trace; set one of them"
     for name in ("input_len", "output_len"):
         lengths = getattr(traffic, name)
         lengths = lengths if isinstance(lengths, list) else [lengths]

@@ -61,16 +61,16 @@ def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
     further = others(objective)
     wanted = [objective.metric, *(o.metric for o in further)]
     if len(set(wanted)) < len(wanted):
-        yield "objective names one metric twice"
+        yield "objective names the same metric twice; remove it from objective.also"
     named = named_metrics(objective)
     for metric in named:
         if known and metric not in known:
             yield f"objective names '{metric}'{_not_reported(metric, known)}"
     for one in (objective, *further):
         if one.maximize in _OURS and not one.maximize.endswith(MORE_IS_BETTER):
-            yield f"objective: maximize '{one.maximize}': lower is better; write minimize"
+            yield f"objective: '{one.maximize}' is better when it is lower; write minimize in place of maximize"
         if one.minimize in _OURS and one.minimize.endswith(MORE_IS_BETTER):
-            yield f"objective: minimize '{one.minimize}': higher is better; write maximize"
+            yield f"objective: '{one.minimize}' is better when it is higher; write maximize in place of minimize"
     unpriced = [node.device for node in job.cluster.nodes if not node.price_per_hour]
     if unpriced and any("usd_" in metric for metric in named):
         yield (
@@ -86,7 +86,7 @@ def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
         if job.traffic.concurrency:
             yield "max_rate_rps searches for the rate at which requests arrive: remove traffic.concurrency"
         if not any(metric in LATENCIES for metric in named[len(wanted) :]):
-            yield "max_rate_rps needs limits to meet, for example constraints = ['ttft_p99_ms <= 500']"
+            yield "max_rate_rps needs limits on latencies, for example constraints = ['ttft_p99_ms <= 500']"
 
 
 def _not_reported(metric: str, known: tuple[str, ...]) -> str:

@@ -27,7 +27,10 @@ def mixture_problems(job: Job) -> Iterator[str]:
             "window) must be set together"
         )
     if model.windowed_layers >= model.layers > 0:
-        yield f"model.windowed_layers = {model.windowed_layers} leaves none of {model.layers} layers without a window"
+        yield (
+            f"model.windowed_layers = {model.windowed_layers} must be less than model.layers = {model.layers}, because "
+            "at least one layer must have no window"
+        )
     if model.plain_attention and model.stored in ("", *ONLY_EXPERTS):
         yield (
             "model.plain_attention has no effect without model.stored, the format of the weights; set "
@@ -39,4 +42,7 @@ def mixture_problems(job: Job) -> Iterator[str]:
             "model.stored"
         )
     if model.dense_layers >= model.layers > 0:
-        yield f"model.dense_layers = {model.dense_layers} leaves none of {model.layers} layers with experts"
+        yield (
+            f"model.dense_layers = {model.dense_layers} must be less than model.layers = {model.layers}, because at "
+            "least one layer must have experts"
+        )

@@ -44,7 +44,8 @@ def described(config: Path, task: Task, lost: str, notes: list[str]) -> dict[str
         return {}
     if "latent" in found and task != "serve":
         notes.append(
-            f"model: {lost}: the model has latent attention, which is modelled for Megatron-core and for serving only"
+            f"model: {lost}: the model has latent attention, which predictions cover only for Megatron-core and for "
+            "serving"
         )
         return {}
     # In the cache, config.json is a link to a file named by a hash, so the last component must not be resolved.

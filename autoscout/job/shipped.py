@@ -25,4 +25,6 @@ def job_file(given: str | Path) -> Path:
         return given
     if given.name in jobs():
         return folder() / "jobs" / f"{given}.toml"
-    raise AutoscoutError(f"{given}: neither a file nor a job that comes with AutoScout: {', '.join(jobs())}", 2)
+    raise AutoscoutError(
+        f"{given} is neither a file nor a job that comes with AutoScout; the shipped jobs are {', '.join(jobs())}", 2
+    )

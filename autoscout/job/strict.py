@@ -94,7 +94,7 @@ def _check_values(path: Path, data: Any, where: str) -> None:
     if isinstance(data, float) and not math.isfinite(data):
         raise AutoscoutError(f"{path}: {where} = {data} must be a finite number", 2)
     if isinstance(data, str) and "\0" in data:
-        raise AutoscoutError(f"{path}: {where} = {data!r} has a NUL character", 2)
+        raise AutoscoutError(f"{path}: {where} = {data!r} contains a NUL character; remove it", 2)
     if isinstance(data, dict):
         for key, item in data.items():
             _check_values(path, item, f"{where}.{key}".removeprefix("."))

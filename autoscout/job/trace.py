@@ -77,14 +77,15 @@ def _hashed_row(path: Path, number: int, line: str) -> dict[str, Any]:
         blocks = [int(h) for h in row["hash_ids"]]
     except (ValueError, KeyError, TypeError) as error:
         raise AutoscoutError(
-            f"{path}, line {number}: {type(error).__name__} {error}; a line has timestamp (ms), input_length, "
-            f"output_length and hash_ids",
+            f"{path}, line {number}: the line cannot be read ({type(error).__name__}: {error}); a line must have "
+            "timestamp (ms), input_length, output_length and hash_ids",
             2,
         ) from error
     if not (numbers[0] >= 0 and all(1 <= n < 1e9 for n in numbers[1:]) and len(blocks) <= -(-numbers[1] // BLOCK)):
         raise AutoscoutError(
-            f"{path}, line {number}: {numbers[1]:g} in, {numbers[2]:g} out, {len(blocks)} blocks of {BLOCK}; "
-            "lengths must be at least 1, and a prompt must not have more blocks than its tokens fill",
+            f"{path}, line {number}: input_length {numbers[1]:g}, output_length {numbers[2]:g} and {len(blocks)} "
+            f"hash_ids (blocks of {BLOCK} tokens) do not fit together; lengths must be at least 1, and a prompt must "
+            "not have more blocks than its tokens fill",
             2,
         )
     return {**row, "hash_ids": blocks}
@@ -106,8 +107,8 @@ def _trace_row(path: Path, line: int, row: dict[str, str]) -> tuple[float, int, 
         raise AutoscoutError(f"{path}, line {line}: {error}; a trace may only contain numbers", 2) from error
     if not (np.isfinite(arrival) and arrival >= 0 and 1 <= inputs < 1e9 and 1 <= outputs < 1e9):
         raise AutoscoutError(
-            f"{path}, line {line}: arrival {arrival:g} s, {inputs:g} in, {outputs:g} out; "
-            "arrivals must not be negative and lengths at least 1",
+            f"{path}, line {line}: arrival_s {arrival:g}, input_tokens {inputs:g} and output_tokens {outputs:g} are "
+            "not all valid; arrivals must not be negative, and lengths must be at least 1",
             2,
         )
     return arrival, int(inputs), int(outputs)

@@ -124,7 +124,9 @@ def _set(tree: dict[Any, Any], keys: Sequence[str], value: Any) -> bool:
         if tree.get(key) is None:
             tree[key] = {}
         if not isinstance(tree[key], dict):
-            raise ValueError(f"{'.'.join(keys)} leads through {'.'.join(keys[: depth + 1])}, which has no keys")
+            raise ValueError(
+                f"{'.'.join(keys)} cannot be set, because {'.'.join(keys[: depth + 1])} is a value without keys"
+            )
         tree = tree[key]
     return False
 

@@ -127,8 +127,8 @@ def node_of(kind: str) -> tuple[dict[str, Any], list[str]]:
     if not name:
         known = listed(one for one in kinds() if not is_cpu(one))
         return {}, [
-            f"cluster: the script requests GPUs of the unknown kind '{kind}'; name the most similar of {known}, "
-            "and set its memory_gib"
+            f"cluster: the script requests GPUs of the unknown kind '{kind}'; write the most similar device of "
+            f"{known}, and set memory_gib to the memory of your GPUs"
         ]
     others = [other for other in kinds() if other.startswith(f"{name}-")]
     notes = (

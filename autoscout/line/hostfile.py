@@ -14,8 +14,8 @@ def read(path: Path) -> dict[str, int]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "is not text"
-        raise AutoscoutError(f"cluster.hosts: {path}: {why}", 2) from error
+        why = error.strerror if isinstance(error, OSError) else "the file is not text"
+        raise AutoscoutError(f"cluster.hosts: {path} cannot be read ({why})", 2) from error
     found: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         bare = line.partition("#")[0].strip()
@@ -32,7 +32,7 @@ def read(path: Path) -> dict[str, int]:
             raise AutoscoutError(f"{path}, line {number}: {parts[1]} is named twice; write one line per host", 2)
         found[parts[1]] = int(slots)
     if not found:
-        raise AutoscoutError(f"{path}: names no host; write 'HOST slots=N', one per line", 2)
+        raise AutoscoutError(f"{path}: the file names no host; write 'HOST slots=N', one per line", 2)
     return found
 
 
@@ -41,7 +41,7 @@ def part(slots: dict[str, int], include: str = "", exclude: str = "") -> dict[st
 
     Errors: AutoscoutError (exit 2) for an unknown host or device, or if both options are given."""
     if include and exclude:
-        raise AutoscoutError("cluster.include and cluster.exclude: give only one of them", 2)
+        raise AutoscoutError("cluster.include and cluster.exclude are both set; remove one of the two", 2)
     everything = {host: list(range(count)) for host, count in slots.items()}
     if include:
         chosen = _named(include, everything, "include")
@@ -51,7 +51,7 @@ def part(slots: dict[str, int], include: str = "", exclude: str = "") -> dict[st
         left[host] = [index for index in left[host] if index not in devices]
     found = {host: devices for host, devices in left.items() if devices}
     if not found:
-        raise AutoscoutError(f"cluster.exclude = '{exclude}' leaves no device", 2)
+        raise AutoscoutError(f"cluster.exclude = '{exclude}' excludes all devices; keep at least one", 2)
     return found
 
 

@@ -74,8 +74,8 @@ def unnamed(title: str, strange: Sequence[str], fate: str) -> list[str]:
     if not strange:
         return []
     return [
-        f"no known version of {title} has {listed(strange)}: {fate}; if that changes neither the model nor the "
-        f"speed, declare it with launch.neutral = {[*strange]}"
+        f"no known version of {title} has {listed(strange)}, which is {fate}; if it changes neither the model nor "
+        f"the speed, write launch.neutral = {[*strange]}"
     ]
 
 

@@ -98,8 +98,8 @@ def devices(line: Line) -> Devices:
     needs = next((f for f in frameworks().values() if f.ranks_need and f.programs & launchers), None)
     if each > 1 and needs and line.environment.get(needs.ranks_need, "0") in ("0", ""):
         who = needs.about.partition(" (")[0]
-        notes = (*notes, f"launch.environment: {who} uses NPROC_PER_NODE only on a machine with several GPUs, or "
-        f"if {needs.ranks_need} = '1' is set")  # fmt: skip
+        notes = (*notes, f"launch.environment: {who} uses NPROC_PER_NODE only on a machine with several GPUs; "
+        f"to use it on a different machine, set {needs.ranks_need} = '1'")  # fmt: skip
     return Devices([each] * nodes, notes=notes)
 
 
@@ -188,7 +188,7 @@ def _of_accelerate(line: Line) -> tuple[dict[str, int], tuple[str, ...]]:
         path = (Path(around.get("HF_HOME", cache)) / "accelerate/default_config.yaml").expanduser()
         if line.value("--cpu") is not None or not path.is_file():
             return {}, ()
-        name, notes = path, (f"cluster: the nodes are taken from {path}, which `accelerate launch` reads",)
+        name, notes = path, (f"cluster: the nodes are those of {path}, which `accelerate launch` reads; check them",)
     try:
         text = Path(str(name)).read_text()
     except (OSError, UnicodeDecodeError):

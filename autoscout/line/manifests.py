@@ -64,7 +64,7 @@ def container_in(text: str, where: str) -> Container:
     except ValueError as error:  # an invalid date, or a command with an unclosed quote
         raise AutoscoutError(f"{where}: cannot be read ({error})", 2) from error
     except RecursionError:
-        raise AutoscoutError(f"{where}: is nested too deeply", 2) from None
+        raise AutoscoutError(f"{where}: the file is nested too deeply", 2) from None
     if other := next((each.no_gpu for each in found if each.no_gpu), ""):
         raise AutoscoutError(f"{where}: a container requests {other}, but AutoScout tunes only GPUs and CPU ranks", 2)
     found = [each for each in found if each.words or each.script]
@@ -74,7 +74,9 @@ def container_in(text: str, where: str) -> Container:
             2,
         )
     if not found:
-        raise AutoscoutError(f"{where}: no container in it has a command or args", 2)
+        raise AutoscoutError(
+            f"{where}: no container has a command or args; give the command: autoscout init -- COMMAND", 2
+        )
     started = [each for each in found if each.script or not each.words[0].startswith("-")]
     if not started:
         raise AutoscoutError(

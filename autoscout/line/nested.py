@@ -47,12 +47,14 @@ def _json(text: str, keys: list[str], value: Any, where: str) -> str:
     try:
         tree = door.parsed_json(text or "{}")
     except ValueError as error:
-        raise AutoscoutError(f"{where}: is not JSON ({error})", 2) from error
+        raise AutoscoutError(f"{where}: the file is not JSON ({error})", 2) from error
     inner = tree
     for key in keys[:-1]:
         inner = inner.setdefault(key, {}) if isinstance(inner, dict) else None
     if not isinstance(inner, dict):
-        raise AutoscoutError(f"{where}: {'.'.join(keys)} leads through something that is not an object", 2)
+        raise AutoscoutError(
+            f"{where}: {'.'.join(keys)} cannot be set, because {'.'.join(keys[:-1])} is not an object", 2
+        )
     inner[keys[-1]] = value
     return json.dumps(tree, indent=2) + "\n"
 

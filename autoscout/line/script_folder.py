@@ -28,7 +28,7 @@ def runs_in(goes: list[str], script: Path, words: list[str], folder: Path) -> tu
         place /= Path(name).expanduser()
         if "$" in name or not place.is_dir():
             return folder, [
-                (f"launch.path: the folder in which the script runs, '{name}', is not on this machine; write its path")
+                (f"launch.path: the script runs in the folder '{name}', which is not on this machine; write its path")
             ]
     own = script.resolve().parent
     files = [name for word in words if _FILE.fullmatch(name := word.rpartition("=")[2])]

@@ -169,8 +169,8 @@ def of_branches(line: list[str], text: str, where: str, given: Mapping[str, str]
     differs += " and " * bool(more and less) + (f"add '{shlex.join(less)[:100]}'" if less else "")
     return [
         (
-            "launch.current: conditions of the script whose outcome is unknown are assumed to be true; if one is "
-            f"false, {differs}"
+            "launch.current: AutoScout cannot evaluate some conditions of the script, and assumes that they are true; "
+            f"if one is false, {differs}"
         )
     ]
 
@@ -184,7 +184,7 @@ def of_loops(line: list[str], text: str) -> list[str]:
         if len(values) > 1 and last and re.search(rf"\$\{{?{name}\b", text):
             found.append(
                 f"launch.current: the script's loop runs this command for each of {listed(values)}, and the last "
-                "is used; for a different one, write its command"
+                "value is used; for a different value, write the command with that value"
             )
     return found
 

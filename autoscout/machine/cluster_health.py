@@ -32,7 +32,7 @@ _MIB, _TIMES = 16, 4  # size and number of messages: large enough for bandwidth,
 _SLOW = 0.5  # links below this share of the median speed are slow; assumed, far beyond normal variation
 _FOREIGN = 0.5  # tolerated load per core beyond 1, which other programs cause; assumed
 _LEAST_SHM_GIB = 1.0  # free /dev/shm that NCCL, vLLM and data loaders need at least; assumed
-_TOPOLOGY = "compare `nvidia-smi topo -m` and `nvidia-smi nvlink --status` of both"
+_TOPOLOGY = "compare `nvidia-smi topo -m` and `nvidia-smi nvlink --status` on this host and on a different one"
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -108,7 +108,7 @@ def troubles(report: dict[str, Any]) -> tuple[str, str] | None:
         )
     if broken:
         first = broken[0]
-        return f"GPU {first['index']} has {first['ecc']:.0f} uncorrected ECC errors", "reset or replace it"
+        return f"GPU {first['index']} has {first['ecc']:.0f} uncorrected ECC errors", "reset or replace the GPU"
     if report["xid"]:
         return (
             f"the kernel reports {report['xid'][-1].strip()}",
@@ -148,8 +148,9 @@ def slow(links: dict[tuple[str, str], float]) -> dict[str, tuple[str, str]]:
     found = [host for host in hosts if all(pair in late for pair in links if host in pair)]
     return {
         host: (
-            f"its links reach {max(links[pair] for pair in late if host in pair):.2f} GiB/s, the median is {usual:.2f}",
-            "check its cable, port and driver (`ethtool`, `ibstat`)",
+            f"its links reach {max(links[pair] for pair in late if host in pair):.2f} GiB/s, but the median of all "
+            f"links is {usual:.2f}",
+            "check the host's cable, port and driver (`ethtool`, `ibstat`)",
         )
         for host in sorted(found)
     }

@@ -81,7 +81,7 @@ def _target(job: Job | None) -> list[Finding]:
                 found=str(error),
                 remedy=""
                 if ";" in str(error)
-                else "install it, or give another interpreter in the job's launch.python",
+                else "install the missing package, or name a different interpreter in launch.python",
                 needed=job is not None,
             )
         ]
@@ -112,7 +112,8 @@ def _gpu() -> Finding:
     if not seen:
         silence = gpus.silence()
         if silence.startswith("there is no"):
-            return Finding(subject="gpu", ok=False, found=f"{silence.removeprefix('there is ')}: CPU jobs only")
+            found = f"{silence.removeprefix('there is ')}, so only CPU jobs can run here"
+            return Finding(subject="gpu", ok=False, found=found)
         return Finding(
             subject="gpu",
             ok=False,

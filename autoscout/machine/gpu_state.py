@@ -39,7 +39,7 @@ def limits(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
         first = clocks[0]
         found.append(f"{_names(clocks)} held at {first['application_mhz']:.0f} of {first['default_mhz']:.0f} MHz")
         mend.append("`nvidia-smi -rac`")
-    return ("; ".join(found), f"{' and '.join(mend)}, unless this is intended") if found else None
+    return ("; ".join(found), f"run {' and '.join(mend)}, unless the limit is intended") if found else None
 
 
 def joined(matrix: str) -> str:
@@ -51,7 +51,7 @@ def joined(matrix: str) -> str:
     for i, row in enumerate(rows):
         pairs.update(cell for cell in row[2 + i : 1 + len(rows)] if _CELL.fullmatch(cell))
     if len(pairs) == 1:
-        return f"{next(iter(pairs))} between all"
+        return f"{next(iter(pairs))} between all GPUs"
     return ", ".join(f"{kind} × {count}" for kind, count in sorted(pairs.items()))
 
 

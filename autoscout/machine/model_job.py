@@ -85,7 +85,7 @@ def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str
         notes.append("dtype: fp32 is set, because most CPUs only emulate bf16; on GPUs, remove model.dtype")
         notes.append(
             f"{NO_GPU}, so these are CPU ranks; for GPUs write nodes = [{{ device = '{an_example()}', count = 8 }}], "
-            f"with your kind, and under [launch] transformer_engine = true and timeout_s = {GPU_TIMEOUT_S}"
+            f"with your kind of GPU, and under [launch] transformer_engine = true and timeout_s = {GPU_TIMEOUT_S}"
         )
     made = {
         "name": as_name(name, "model"),

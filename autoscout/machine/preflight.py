@@ -29,7 +29,8 @@ from kb.records import AutoscoutError, Job, LaunchSettings, Measurement
 _SPREAD = 0.03  # relative standard deviation between runs of one configuration, assumed until it is measured
 _ANSWERED = 0.95  # if a server answers at least this share of the arriving requests, the arrivals limit the throughput
 _SEARCHED = (
-    "the search looks for configurations that meet this limit; if none does, it recommends none and reports the nearest"
+    "the search looks for configurations that meet this limit; if none does, it recommends none, and reports the one "
+    "that comes nearest"
 )
 _SAMPLE = 1000  # requests drawn to compute a load's rate
 _RARELY = 0.05  # out-of-memory probabilities from this value on are reported
@@ -111,7 +112,8 @@ def _guessed_step(job: Job, known: list[Measurement]) -> list[Finding]:
         return [Finding(subject="step", ok=False, found=found, remedy=remedy, needed=True)]
     took = statistics.median(ran.iterations_s)
     found = (
-        f"with a guessed pattern, the run had {len(ran.iterations_s)} steps of {_figure(took)} s; compare with its log"
+        f"with a guessed pattern, the run had {len(ran.iterations_s)} steps of {_figure(took)} s; compare these with "
+        "the script's own log"
     )
     return [Finding(subject="step", ok=None, found=found)]
 
@@ -121,7 +123,7 @@ def _model_folder(job: Job) -> list[Finding]:
     if not folder or job.cluster.hosts or Path(folder).exists():
         return []
     remedy = "correct the path, or run AutoScout on a machine that has the model"
-    return [Finding(subject="model", ok=False, found=f"{folder} is not here", remedy=remedy, needed=True)]
+    return [Finding(subject="model", ok=False, found=f"{folder} is not on this machine", remedy=remedy, needed=True)]
 
 
 def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:
@@ -288,7 +290,8 @@ def _time(space: JobSpace, known: list[Measurement], run_s: float) -> Finding:
         found += (
             " and all rounds are needed"
             if every <= late
-            else f": budget.wall = {job.budget.wall}, the experiment that runs then, and {finalists} runs that confirm"
+            else f": budget.wall = {job.budget.wall}, then the end of the running experiment, and {finalists} runs "
+            "that confirm the winner"
         )
         if run_s:
             runs = searched + finalists * repeats
@@ -303,5 +306,6 @@ def _time(space: JobSpace, known: list[Measurement], run_s: float) -> Finding:
         return Finding(subject="time", ok=None, found=found)
     spent = min((searched + finalists * repeats) * each, wall + (1 + finalists) * each)
     minutes = several(max(1, round(spent / 60)), "minute")
-    found = f"about {minutes}: {searched} + {finalists * repeats} runs of {each:.0f} s"
+    runs = f"{searched} runs of the search and {finalists * repeats} runs that confirm the winner"
+    found = f"about {minutes}: {runs}, {each:.0f} s each"
     return Finding(subject="time", ok=True, found=found)

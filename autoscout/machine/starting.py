@@ -176,7 +176,9 @@ def _of_script(
         )
     if earlier:
         shown = secrets.redacted(shlex.join(earlier))[:100]
-        notes.append(f"launch.current: the script's last launch is used; an earlier one is '{shown}'")
+        notes.append(
+            f"launch.current: the script's last launch is used; to tune an earlier one, give its command: '{shown}'"
+        )
     parallel = re.search(r"[^&]&\s*$", text, re.MULTILINE)
     if parallel or of_given:
         why = "starts something in the background" if parallel else "reads its arguments in a loop or a function"
@@ -272,7 +274,7 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
         made = next((job for name in engines if (job := target(name).recognises(line))), None)
         others = [] if engine or made is None else _other_engines(line)
     if made is None:
-        known = f"of {engine}" if engine else "that is known"
+        known = f"of {engine}" if engine else "that AutoScout knows"
         raise AutoscoutError(f"'{str(line)[:80]}' is not a launch line {known}", 2)
     notes = made.pop("notes", []) + others
     apart = made.pop("ranks_each", 1)
@@ -299,8 +301,8 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
         )
         if line.words[0] == "srun" and len(nodes) > 1 and made["target"] == "command":
             notes[-1] += (
-                f"; or have every node started here: cluster.hosts = 'slurm', and in place of srun and of the "
-                f"launcher's rendezvous {flags_of_a_node(line)}"
+                "; or let AutoScout start every node: set cluster.hosts = 'slurm', and replace srun and the launcher's "
+                f"rendezvous flags by {flags_of_a_node(line)}"
             )
         degrees = _SERVERS_DEGREE.findall(" ".join(shown))
         notes += [
@@ -345,8 +347,8 @@ def _devices_used(line: Line, step: Batch | None, counts: list[int]) -> tuple[li
     given = batch if batch and batch.each and not (batch.by_tasks and all(counts)) else step
     if batch and batch.tasks > 1 and counts[0] > 1 and starts_ranks_itself(line):
         return counts, [
-            f"cluster: Slurm starts {batch.tasks} tasks a node, and each of them the line's {counts[0]} ranks: write "
-            f"--ntasks-per-node=1, or the line without its launcher"
+            f"cluster: Slurm starts {batch.tasks} tasks per node, and each task starts the line's {counts[0]} ranks; "
+            f"write --ntasks-per-node=1, or remove the launcher from the line"
         ]
     seen = len(visible(line.environment))
     if given is None or not given.each:
@@ -399,12 +401,12 @@ def _nodes(line: Line, counts: list[int], apart: int, elsewhere: bool) -> tuple[
         )
     elif kind == "cpu":
         time = f"launch.timeout_s = {GPU_TIMEOUT_S}"
-        notes.append(f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind, and {time}")
+        notes.append(f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind of GPU, and {time}")
     if not (batch and batch.nodes) and len(nodes) == 1 and (flag := nodes_unread(line)):
         notes.append(f"cluster: the launch line's {flag} is assumed to be one node; write all nodes into cluster.nodes")
     if not stated:
-        taken = f"this machine's {count} are" if count else "one of each node is"
-        taken = f"the {apart} that share a sample are" if apart > max(count, 1) else taken
+        taken = f"this machine's {count} devices are" if count else "one device per node is"
+        taken = f"the {apart} devices that share a sample are" if apart > max(count, 1) else taken
         notes.append(
             f"cluster: the launch line does not give the number of devices, so {taken} written; correct cluster.nodes"
         )

@@ -81,8 +81,8 @@ def _entries(job: Job, knob: OwnKnob) -> list[KnobEntry]:
     on_off = isinstance(knob.values, list) and any(isinstance(value, bool) for value in knob.values)
     if job.target != "command" or not job.cluster.hosts or on_off or knob.sets.startswith(("json:", "yaml:", "toml:")):
         raise AutoscoutError(
-            f"space.knob: knob '{knob.name}': by_kind is for numbers and names that a command gets by a "
-            f"placeholder, a flag or a variable, on the hosts of a host file, an allocation or Ray",
+            f"space.knob: knob '{knob.name}': by_kind needs target = 'command', cluster.hosts (a host file, 'slurm' "
+            "or 'ray'), and numbers or names that the command gets by a placeholder, a flag or a variable",
             2,
         )
     return [
@@ -120,12 +120,14 @@ def _own(path: Path, job: Job) -> Catalog:
     own = read_catalog(path)
     if bool(own.extends) == bool(own.target):
         raise AutoscoutError(
-            f'{path}: set extends = "{job.target}" to add knobs to that target, or target = "NAME" to declare a '
-            "new one",
+            f'{path}: set either extends = "{job.target}", to add knobs to that target, or target = "NAME", to declare '
+            "a new target",
             2,
         )
     if own.extends and own.extends != job.target:
-        raise AutoscoutError(f"{path}: extends = '{own.extends}', but the job's target is '{job.target}'", 2)
+        raise AutoscoutError(
+            f"{path}: extends = '{own.extends}', but the job's target is '{job.target}'; correct one of the two", 2
+        )
     if own.target and job.target != "command":
         raise AutoscoutError(f'{path}: the file declares its own target, so the job needs target = "command"', 2)
     return own
@@ -167,5 +169,6 @@ def _new_or_replacing(path: Path, kind: str, name: str, entry: Entry, known: dic
     if name in known and not entry.replace:
         raise AutoscoutError(f"{path}: {kind} '{name}' exists already; set replace = true to override it", 2)
     if name not in known and entry.replace:
-        raise AutoscoutError(f"{path}: {kind} '{name}' replaces nothing{meant(name, known)}", 2)
+        none = f"has replace = true, but there is no {kind} of this name to replace"
+        raise AutoscoutError(f"{path}: {kind} '{name}' {none}{meant(name, known)}", 2)
     known[name] = entry

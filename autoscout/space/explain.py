@@ -58,7 +58,7 @@ def parse(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
         if name not in space.knob:
             raise AutoscoutError(f"'{name}'{_meant(name, space)}", 2)
         if name in given:
-            raise AutoscoutError(f"{name} is given twice", 2)
+            raise AutoscoutError(f"{name} is given twice; give it once", 2)
         given[name] = _value(space.knob[name], value)
     return given
 
@@ -126,7 +126,8 @@ def completed(space: Space, given: Mapping[str, Value], default: Configuration) 
     explanation = explain(space, given, default)
     if explanation.configuration is None:
         reasons = "; ".join(v.sentence for v in explanation.violations)
-        raise AutoscoutError(f"this is not a valid configuration: {reasons}; nearest: {explanation.nearest_name}", 2)
+        nearest = f"the nearest valid one is {explanation.nearest_name}"
+        raise AutoscoutError(f"this is not a valid configuration: {reasons}; {nearest}", 2)
     return explanation.configuration
 
 

@@ -199,23 +199,23 @@ def _knob_problems(knob: KnobEntry) -> list[str]:
         )
     if isinstance(knob.values, list):
         if not knob.values:
-            problems.append("values is empty")
+            problems.append("values is empty; give at least one value")
         if len({_kind(v) for v in knob.values}) > 1:
             problems.append("values must be all switches (true, false), all numbers or all names")
         if any(isinstance(v, str) and not door.one_line(v) for v in knob.values):
             problems.append("a value contains a control character")
         if len(set(knob.values)) < len(knob.values):
-            problems.append("values has a duplicate")
+            problems.append("values contains a value twice; remove one of them")
         for key in ("default", "off"):
             value = getattr(knob, key)
             if value is not None and knob.values and _kind(value) != _kind(knob.values[0]):
-                problems.append(f"{key} = {value!r} is of a different type than the knob's values")
+                problems.append(f"{key} = {value!r} must have the same type as the knob's values")
         if knob.default is not None and knob.default not in knob.values:
             problems.append(f"default = {knob.default!r} is not among the knob's values")
     if knob.when and knob.off is None and knob.kind == "sparse":
         problems.append(
-            "a sparse knob (whose value activates other knobs) with a condition needs `off`: the value that the "
-            "target uses without it"
+            "a sparse knob (a knob whose value activates other knobs) with a condition needs `off`, the value that "
+            "the target uses while the condition is false"
         )
     return problems
 

@@ -23,9 +23,10 @@ def limited(knob: Knob, limits: SpaceLimits) -> Knob:
     """Returns the knob with the job's limits applied. Errors: AutoscoutError (exit 2) if no value is left, or for a
     limit outside the domain."""
     if not knob.values:
-        raise AutoscoutError(f"the knob {knob.name} has no value in this job: its domain is empty", 2)
+        raise AutoscoutError(f"the knob {knob.name} has no possible value in this job; correct its `values`", 2)
     if len(knob.values) > _MOST_VALUES:
-        raise AutoscoutError(f"the knob {knob.name} has {len(knob.values):,} values; at most {_MOST_VALUES:,} fit", 2)
+        count = f"{len(knob.values):,} values, more than {_MOST_VALUES:,}"
+        raise AutoscoutError(f"the knob {knob.name} has {count}; give it fewer values", 2)
     wanted = list(limits.limit.get(knob.name, knob.values))
     if knob.name in limits.fix:
         wanted = [limits.fix[knob.name]]
@@ -35,7 +36,7 @@ def limited(knob: Knob, limits: SpaceLimits) -> Knob:
     }:
         raise AutoscoutError(
             f"[space] fixes {knob.name} = {limits.fix[knob.name]}, but limits it to "
-            f"{listed(limits.limit[knob.name])}; remove one of the two",
+            f"{listed(limits.limit[knob.name])}; correct the fixed value or the limit",
             2,
         )
     for value in wanted:
@@ -61,7 +62,9 @@ def ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
         order = _by_rank(conditions(knobs), place)
     except graphlib.CycleError as error:
         circle = " → ".join(error.args[1][:-1])  # graphlib's cycle ends with its first name again
-        raise AutoscoutError(f"the conditions of these knobs form a cycle: {circle}", 2) from error
+        raise AutoscoutError(
+            f"the conditions of these knobs form a cycle: {circle}; remove one of the conditions", 2
+        ) from error
     return [knobs[place[name]] for name in order]
 
 
@@ -100,7 +103,9 @@ def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str
         for name in expression.names:
             if kinds.get(name) == "dense" and owner in kinds:
                 raise AutoscoutError(
-                    f"{owner} depends on '{name}', which is a dense knob; only sparse knobs can activate other knobs", 2
+                    f"{owner} depends on '{name}', which is a dense knob, but only sparse knobs can activate other "
+                    f"knobs; declare '{name}' with kind = \"sparse\"",
+                    2,
                 )
             if name not in known:
                 raise AutoscoutError(f"{owner}: '{expression.text}': '{name}'{nearest_name(name, known)}", 2)

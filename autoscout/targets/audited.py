@@ -52,8 +52,9 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def counts(self) -> str:
         return (
-            f"of {self.drawn:,} valid configurations the engine refuses {sum(self.refused.values())} and changes "
-            f"{len(self.changed)} fields; of {self.forbidden:,} invalid configurations it accepts {self.unsaid}"
+            f"the engine refuses {sum(self.refused.values())} of {self.drawn:,} valid configurations and changes "
+            f"{len(self.changed)} of their fields; the engine accepts {self.unsaid} of {self.forbidden:,} invalid "
+            "configurations"
         )
 
 

@@ -53,7 +53,9 @@ def ask(python: list[str], script: Path, question: dict[str, Any], engine: str) 
         return msgspec.json.decode(done.stdout.rstrip().rsplit(b"\n", 1)[-1], type=ValidationAnswers)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
         last = output.decode(errors="replace").rsplit("\n", 1)[-1] or str(error)
-        raise AutoscoutError(f"{' '.join(python)}: its {engine} cannot be queried ({last[-300:]})", 2) from error
+        raise AutoscoutError(
+            f"{' '.join(python)}: the {engine} of this interpreter cannot be queried ({last[-300:]})", 2
+        ) from error
 
 
 def drawn(
@@ -137,7 +139,11 @@ def draft(found: Audit, flags: Sequence[str]) -> str:
     known = {each.flag: each for each in found.unset}
     for flag in flags:
         if flag not in known:
-            raise AutoscoutError(f"{found.engine}: {flag} has a knob, or affects neither speed nor memory", 2)
+            raise AutoscoutError(
+                f"{found.engine}: {flag} needs no draft, because it has a knob already, or affects neither speed nor "
+                "memory",
+                2,
+            )
     return "\n".join(_row(known[flag]) for flag in flags)
 
 

@@ -121,7 +121,7 @@ def configuration(
     decided = [name for name, heard in found.heard.items() if heard and name not in implied]
     nearest = space.nearest(wanted, given=decided)
     if nearest is None:
-        raise AutoscoutError("no configuration of this job is valid", 3)
+        raise AutoscoutError("no configuration of this job is valid; relax [space] or change the cluster", 3)
     there, heard_of = mapped(nearest), set[str]().union(*found.heard.values())
     other = [flag for flag in given if flag in heard_of and apart(given[flag], there.get(flag))]
     before = mapped(Configuration({**wanted, **{n: v for n, v in nearest.knobs.items() if n in implied}}))

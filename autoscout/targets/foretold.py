@@ -62,7 +62,7 @@ class Doubts:
             status="oom",
             fidelity="shadow",
             metrics={"peak_memory_gib": found.reserved + found.beside},
-            evidence=f"its shadow {found.sentence}",
+            evidence=f"the shadow run (the engine's own code without a GPU) {found.sentence}",
             cost_s=time.monotonic() - began,
             at=dates.now(),
         )

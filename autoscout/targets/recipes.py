@@ -38,7 +38,7 @@ def nearest(space: Space, wanted: dict[str, Value]) -> Configuration:
     configuration."""
     found = space.nearest(wanted)
     if found is None:
-        raise AutoscoutError("no configuration of this job is valid", 3)
+        raise AutoscoutError("no configuration of this job is valid; relax [space] or change the cluster", 3)
     return found
 
 

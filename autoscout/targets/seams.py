@@ -80,7 +80,7 @@ class SeamFit(msgspec.Struct, frozen=True, kw_only=True):
         if self.unfit:
             return f"some names that AutoScout calls or sets do not fit {self.engine}: {'; '.join(self.unfit)}"
         if self.known:
-            return f"all {self.names} names that AutoScout calls or sets are in the record of {self.engine}"
+            return f"AutoScout's record of {self.engine} has all {self.names} names that AutoScout calls or sets"
         return (
             f"AutoScout has no record of {self.engine}; the engine's code has all {self.names} names that AutoScout "
             "calls or sets"
@@ -216,4 +216,6 @@ def ask(python: list[str], worker: Path, device: str, names: list[str]) -> dict[
 
 
 def _not_imported(python: list[str], reason: str) -> AutoscoutError:
-    return AutoscoutError(f"{' '.join(python)}: its engine cannot be imported as in an experiment ({reason})", 2)
+    return AutoscoutError(
+        f"{' '.join(python)}: the engine of this interpreter cannot be imported as in an experiment ({reason})", 2
+    )

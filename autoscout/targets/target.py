@@ -193,15 +193,17 @@ class Target:
         whether it fits in memory, and what it communicates. A serving engine runs under the job's load. Errors:
         AutoscoutError (exit 2) if the engine does not support this."""
         raise AutoscoutError(
-            f"target = '{self.name}' cannot be run as a shadow yet, only Megatron-core, vLLM and PyTorch scripts "
-            "can; use `autoscout predict` or `autoscout profile`",
+            f"target = '{self.name}' does not support shadow runs (without a GPU) yet, only Megatron-core, vLLM and "
+            "PyTorch scripts do; use `autoscout predict` or `autoscout profile`",
             2,
         )
 
     def losing(self, asked: "ShadowAsked") -> "ServingShadow":
         """Returns the result of a shadow run in which some serving engines fail. Errors: AutoscoutError (exit 2) if the
         target does not serve, or no engine would be left."""
-        raise AutoscoutError(f"target = '{self.name}' has no engines that --lose could end; only vLLM has", 2)
+        raise AutoscoutError(
+            f"--lose ends engines of a server, which target = 'vllm' has and '{self.name}' has not; omit --lose", 2
+        )
 
     def one_device(self, asked: "ShadowAsked") -> "Shadow":
         """Returns the result of a shadow run with kernel times measured on one device, which runs the ranks in turn.
@@ -213,14 +215,14 @@ class Target:
     def outcomes(self, job: Job, columns: "Columns") -> "Mapping[str, np.ndarray]":
         """Returns metric → array of values, one per design in `columns`. Errors: AutoscoutError (exit 2) if the target
         cannot predict many designs at once."""
-        raise AutoscoutError(f"{job.name}: target = '{self.name}' evaluates its configurations one by one only", 2)
+        raise AutoscoutError(f"{job.name}: target = '{self.name}' cannot evaluate many configurations at once", 2)
 
     def purchase(self, job: Job, usd: float, watts: float, kb: Path | None, today: Job | None) -> tuple[Any, str]:
         """Returns the fastest cluster within a budget (dollars and watts), as a document and as text. `today`: a
         measured job that calibrates the predictions. Errors: AutoscoutError; exit code 2 if the target designs no
         clusters, 3 if the budget is too small."""
         raise AutoscoutError(
-            f'{job.name}: has target = "{job.target}", but a cluster can be chosen only for target = "stack"', 2
+            f'{job.name}: the job has target = "{job.target}", but a cluster can be chosen only for target = "stack"', 2
         )
 
     # ---- a launch -------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def answered(
     found: list[A | None] = [traces.known(kb, key, kind) if kb is not None else None for key in keys]
     unknown = [i for i, known in enumerate(found) if known is None]
     if unknown and asked.limit_s <= 0:
-        raise AutoscoutError("it has not been traced yet; run `autoscout shadow`")
+        raise AutoscoutError("the configuration has not been traced yet; run `autoscout shadow`")
     if unknown:
         for i, answer in zip(unknown, ask(unknown), strict=True):
             found[i] = answer

@@ -120,7 +120,7 @@ def test_a_secret_of_the_container_is_said_and_none_of_an_earlier_launch_is_show
     assert any(note.startswith("launch.command_prefix: the value of HF_TOKEN looks like a secret") for note in notes)
     (tmp_path / "run.sh").write_text("docker run -e DB_PASSWORD=aB3aB3aB3 reg\ntorchrun train.py\n")
     notes = described([str(tmp_path / "run.sh")], tmp_path)[1]
-    assert any("an earlier one is 'docker run -e DB_PASSWORD=‹secret› reg'" in note for note in notes)
+    assert any("give its command: 'docker run -e DB_PASSWORD=‹secret› reg'" in note for note in notes)
     assert not any("aB3" in note for note in notes)
 
 

@@ -72,7 +72,7 @@ sets = "TransformerConfig.fast"
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (KNOB, 'set extends = "megatron" to add knobs to that target'),
+        (KNOB, 'set either extends = "megatron", to add knobs to that target'),
         ('extends = "vllm"\n' + KNOB, "extends = 'vllm', but the job's target is 'megatron'"),
         ('target = "mine"\n' + KNOB, 'so the job needs target = "command"'),
         (
@@ -84,14 +84,14 @@ sets = "TransformerConfig.fast"
             'extends = "megatron"\n' + KNOB.replace("[false, true]", "[false, 1]"),
             "must be all switches (true, false), all numbers or all names",
         ),
-        ('extends = "megatron"\n' + KNOB.replace("default = false", 'default = "no"'), "is of a different type"),
+        ('extends = "megatron"\n' + KNOB.replace("default = false", 'default = "no"'), "must have the same type"),
         ('extends = "megatron"\n' + KNOB.replace('"fast"', '"min"', 1), "knob 'min': expressions use this name"),
         ('extends = "megatron"\n' + KNOB.replace('"fast"', '"tp"', 1), "set replace = true to override it"),
         (
             'extends = "megatron"\n' + KNOB.replace('"fast"', '"layers"', 1),
             "the job already uses this name",
         ),
-        ('extends = "megatron"\n' + KNOB + "replace = true", "knob 'fast' replaces nothing"),
+        ('extends = "megatron"\n' + KNOB + "replace = true", "knob 'fast' has replace = true, but there is no knob"),
         ('extends = "megatron"\n' + KNOB + 'when = "tpp > 1"', "'tpp' is unknown; did you mean 'tp'"),
         ('extends = "megatron"\n' + KNOB + 'when = "tp.real"', "knob 'fast': when: 'tp.real' uses Attribute"),
         ('extends = "megatron"\n' + KNOB.replace("TransformerConfig.fast", "fast"), "accepts your own knobs only as"),
@@ -180,7 +180,7 @@ def test_the_interpreter_of_the_job_is_asked_and_the_answer_is_kept(tmp_path, mo
 
 
 def test_a_version_that_lacks_what_the_catalog_cannot_do_without(tmp_path):
-    with pytest.raises(AutoscoutError, match=r"vllm 0\.1 has no max_num_seqs, which our catalog needs"):
+    with pytest.raises(AutoscoutError, match=r"vllm 0\.1 has no max_num_seqs, which AutoScout's catalog needs"):
         adapted(
             shipped("vllm"),
             Installed("0.1", {"max_num_batched_tokens": None}),

@@ -116,8 +116,8 @@ def test_knobs_by_kind_of_device():
     ]
     assert [k.when for k in entries(hosted(*two))] == ["a100_40g > 0", "l4 > 0"]
     said = (
-        "space.knob: knob 'mbs': by_kind is for numbers and names that a command gets by a placeholder, a flag or a "
-        "variable, on the hosts of a host file, an allocation or Ray",
+        "space.knob: knob 'mbs': by_kind needs target = 'command', cluster.hosts (a host file, 'slurm' or 'ray'), and "
+        "numbers or names that the command gets by a placeholder, a flag or a variable",
         2,
     )
     assert refusal(entries, hosted(*two, target="megatron")) == said
@@ -173,7 +173,8 @@ def test_what_the_job_itself_declares(tmp_path: Path):
     # Who redeclares a knob of the target need not be allowed to add one.
     again = with_(knob=[OwnKnob(name="x", values=[1, 2, 4], replace=True)])
     assert declared.extended(again, known, lambda knob: "no").knob[0].values == [1, 2, 4]
-    assert said(again).startswith("space: knob 'x' replaces nothing; known")
+    missing = "space: knob 'x' has replace = true, but there is no knob of this name to replace; known"
+    assert said(again).startswith(missing)
     assert (
         said(with_(knob=[x], derived={"layers": "3"}))
         == "space: derived.layers: the name is already used; choose a different name"
@@ -191,10 +192,10 @@ def test_what_the_job_itself_declares(tmp_path: Path):
         "space: rule 'own-1': holds: 'xx' is unknown"
     )
     file = '[[knob]]\nname = "q"\nkind = "dense"\nlayer = "l"\nvalues = [1]\nmeaning = ""\nsets = "--q"\n'
-    assert said(with_((file,))).startswith('T/0.toml: set extends = "command" to add knobs to that target')
-    assert said(with_((f'extends = "a"\ntarget = "b"\n{file}',))).startswith('T/0.toml: set extends = "command"')
+    assert said(with_((file,))).startswith('T/0.toml: set either extends = "command", to add knobs to that target')
+    assert said(with_((f'extends = "a"\ntarget = "b"\n{file}',))).startswith("T/0.toml: set either extends")
     assert said(with_((f'extends = "vllm"\n{file}',))) == (
-        "T/0.toml: extends = 'vllm', but the job's target is 'command'"
+        "T/0.toml: extends = 'vllm', but the job's target is 'command'; correct one of the two"
     )
     of_vllm = msgspec.structs.replace(with_((f'target = "t"\n{file}',)), target="vllm")
     assert said(of_vllm) == 'T/0.toml: the file declares its own target, so the job needs target = "command"'

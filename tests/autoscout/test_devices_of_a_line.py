@@ -155,7 +155,8 @@ def test_accelerates_own_configuration_counts_where_no_other_is_named(folder, mo
 
     counts, notes = begun("accelerate launch run_clm.py --per_device_train_batch_size 2")
     assert counts == [8, 8]
-    assert notes == [f"cluster: the nodes are taken from {home}/default_config.yaml, which `accelerate launch` reads"]
+    file = f"{home}/default_config.yaml"
+    assert notes == [f"cluster: the nodes are those of {file}, which `accelerate launch` reads; check them"]
     assert begun("accelerate launch --num_machines 1 --num_processes 2 run_clm.py --x 1") == ([2], [])
     assert begun("accelerate launch --config_file acc.json run_clm.py --x 1") == ([4], [])
     assert begun("accelerate launch --cpu run_clm.py --x 1") == ([1], [])
@@ -314,7 +315,7 @@ def test_a_batch_scripts_kind_of_gpu_is_the_jobs(tmp_path):
     text, notes = job_file([str(script)], tmp_path)
     assert tomllib.loads(text)["cluster"]["nodes"][0]["device"] == "rtx4000"
     (said,) = [note for note in notes if note.startswith("cluster: ")]
-    assert "GPUs of the unknown kind 'rtx4000'; name the most similar of" in said
+    assert "GPUs of the unknown kind 'rtx4000'; write the most similar device of" in said
 
 
 ASKS = [

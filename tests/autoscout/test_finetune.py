@@ -66,7 +66,7 @@ LORA = 'lora = { rank = 8, modules = ["linear_qkv", "linear_proj"] }'
         (LENGTHS, "", "task = 'finetune' needs traffic.lengths"),
         (LENGTHS, "lengths = [16, 300]", "traffic.lengths goes up to 300 tokens, but traffic.seq_len is 128"),
         (LENGTHS, "lengths = [64, 16]", "quantiles from the smallest to the largest: [16, 64]"),
-        (LENGTHS, "lengths = [0, 16]", "a sample has at least 1 token"),
+        (LENGTHS, "lengths = [0, 16]", "every sample must have at least 1 token"),
         (LENGTHS, 'lengths = "none.csv"', "traffic.lengths: cannot read"),
         ('"linear_qkv"', '"linear_qvk"', "'linear_qvk' is unknown; did you mean 'linear_qkv'?"),
         ('"linear_qkv"', '"q_proj"', "q_proj, which is linear_qkv in Megatron-core"),
@@ -106,7 +106,7 @@ def test_lengths_are_read_from_a_file(write, tmp_path):
     assert len(job.traffic.lengths) == 101
     assert (job.traffic.lengths[0], job.traffic.lengths[-1]) == (1, 120)
     (tmp_path / "l.csv").write_text("3\nseven\n")
-    with pytest.raises(AutoscoutError, match="line 2: 'seven' is not a whole number of tokens"):
+    with pytest.raises(AutoscoutError, match="line 2: 'seven' must be a whole number of tokens"):
         load_job(write((LENGTHS, 'lengths = "l.csv"')))
 
 
@@ -151,7 +151,7 @@ def test_packing_is_a_knob_where_samples_have_lengths(write):
     for kept in (LORA, ""):  # a launch of Megatron-Bridge, and of Megatron-LM
         job = load_job(write((LORA, kept)))
         told = target_of(job).launch(job, Configuration({**reference, "packing": True})).missing
-        assert any("per step hold about 16 samples" in text for text in told), "it was said nowhere"
+        assert any("sequences of a step hold about 16 samples" in text for text in told), "it was said nowhere"
     told = worker_config(space.job, space.reference, [])
     assert told["lengths"] == [16, 32, 48, 128]
     assert told["lora"] == {

@@ -69,8 +69,8 @@ def test_a_folder_that_is_not_known_here_is_asked_for(folder, line):
     made, notes = begun(folder, line)
     assert made["launch"]["path"] == str(folder)
     (note,) = notes
-    assert note.startswith("launch.path: the folder in which the script runs, ")
-    assert note.split(", ")[1].startswith(("'$WORK/run'", "'/nowhere/of/ours'", "'$(git rev-parse --top)/x'"))
+    assert note.startswith("launch.path: the script runs in the folder '")
+    assert note.split("the folder ")[1].startswith(("'$WORK/run'", "'/nowhere/of/ours'", "'$(git rev-parse --top)/x'"))
 
 
 def test_a_script_that_is_run_as_a_whole_is_found_from_where_it_runs(folder):

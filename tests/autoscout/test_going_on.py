@@ -37,9 +37,9 @@ def gpt(tmp_path):
     [
         ("", {"mbs": 4}, "loads unchanged"),
         ("", {"recompute": True, "overlap_grad": True}, "loads unchanged"),
-        ("", {"tp": 2, "sp": False}, "is resharded when it is loaded, its optimizer state too"),
-        ("", {"distopt": True}, "its optimizer state has another form"),
-        ("", {"distopt": True, "pp": 2}, "its optimizer state has another form"),
+        ("", {"tp": 2, "sp": False}, "is resharded when it is loaded, and so is its optimizer state"),
+        ("", {"distopt": True}, "its optimizer state changes its format"),
+        ("", {"distopt": True, "pp": 2}, "its optimizer state changes its format"),
         ("--use-distributed-optimizer", {"mbs": 4}, "loads unchanged"),
         ("--use-distributed-optimizer", {"pp": 2}, "only if it was saved with --dist-ckpt-optim-fully-reshardable"),
         ("--use-distributed-optimizer", {"overlap_grad": True}, "if the gradient buckets differ"),

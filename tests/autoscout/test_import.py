@@ -288,7 +288,7 @@ def test_deepspeed_autotuning_results(tmp_path):
 
 def test_what_no_reader_knows(kb, tmp_path):
     path = table(tmp_path, "hello", "x.doc")
-    with pytest.raises(AutoscoutError, match="no reader recognizes it"):
+    with pytest.raises(AutoscoutError, match="no reader recognizes this"):
         brought(kb, path)
     with pytest.raises(AutoscoutError, match="there is no such file"):
         brought(kb, tmp_path / "none.csv")

@@ -157,7 +157,7 @@ def test_what_a_job_leaves_out_is_read_off_a_log_as_it_is(tmp_path):
     assert (row.problem, row.cells["ar"], row.cells["mbs"]) == ("", "full", 4)
     in_fp8 = log_of(tmp_path / "b.log", logged(wide, found) | {"fp8": "hybrid", "fp8_recipe": "delayed"})
     (row,) = open_source(in_fp8, narrow, JobSpace.of_job(narrow)).rows
-    assert row.problem == "has --fp8-format hybrid, which is not in this job's space"
+    assert row.problem == "the run has --fp8-format hybrid, which is not in this job's space"
     other = log_of(tmp_path / "b.log", logged(wide, found) | {"world_size": "32"})
     (row,) = open_source(other, narrow, JobSpace.of_job(narrow)).rows
     assert row.problem == "the run is of a different job: its world_size is 32, not 16"

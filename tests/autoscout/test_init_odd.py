@@ -62,11 +62,14 @@ def test_a_folder_with_a_config_is_its_config(tmp_path):
     ("text", "sentence"),
     [
         ("image: x\ncommand: it's", "cannot be read (No closing quotation)"),
-        ("image: x\ncommand: 5\nenv: 7", "no container in it has a command or args"),
+        (
+            "image: x\ncommand: 5\nenv: 7",
+            "no container has a command or args; give the command: autoscout init -- COMMAND",
+        ),
         ("image: x\nargs: [serve]\nenv: [{value: 1}]", ""),
         ("image: 2020-13-45", "cannot be read (month must be in 1..12)"),
-        ("a: &a {b: *a}", "is nested too deeply"),
-        ("[" * 5000, "is nested too deeply"),
+        ("a: &a {b: *a}", "the file is nested too deeply"),
+        ("[" * 5000, "the file is nested too deeply"),
     ],
 )
 def test_an_odd_manifest_is_a_sentence(text, sentence):

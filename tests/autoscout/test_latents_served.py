@@ -234,7 +234,7 @@ def test_cpus_and_random_weights_are_refused_in_a_sentence(tmp_path: Path) -> No
     with pytest.raises(AutoscoutError, match="only be served on GPUs"):
         job(tmp_path, ('device = "h100", count = 8', 'device = "cpu", count = 8'))
     of = job(tmp_path)
-    said = "latent attention, shared experts, first layers without experts is not made with random weights here"
+    said = "cannot make a model with latent attention, shared experts, first layers without experts and random weights"
     with pytest.raises(AutoscoutError, match=said) as refused:
         target_of(of).profiler(of)
     assert refused.value.exit_code == 2
@@ -242,7 +242,7 @@ def test_cpus_and_random_weights_are_refused_in_a_sentence(tmp_path: Path) -> No
     named = job(tmp_path, ("[objective]", '[launch]\nmodel_path = "model"\n[objective]'))
     assert target_of(named).profiler(named)
     assert question_of(named, Configuration({"tp": 8, "max_num_seqs": 64}))["config"] == {}
-    with pytest.raises(AutoscoutError, match="not made with random weights"):
+    with pytest.raises(AutoscoutError, match=r"and random weights; set launch\.model_path"):
         question_of(of, Configuration({"tp": 8, "max_num_seqs": 64}))
     assert sized(of, Configuration({"tp": 8}))[1] == "h100"
 

@@ -44,7 +44,7 @@ def test_one_micro_batch_is_one_batch(tmp_path, micro, noted):
         'render = [{from = "ds.json", to = "{folder}/ds.json"}]\n'
     )
     job = load_job(tmp_path / "job.toml")
-    assert any("train different batches" in note for note in target_of(job).notes_on_job(job)) == noted
+    assert any("train different numbers of samples" in note for note in target_of(job).notes_on_job(job)) == noted
 
 
 def test_a_server_without_an_image_needs_its_line(tmp_path):

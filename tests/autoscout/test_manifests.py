@@ -115,7 +115,7 @@ def test_a_default_in_a_compose_file_is_the_value(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("a: [", "is not YAML"), ("a: 1", "no container in it has a command or args"), ("", "no container in it")],
+    [("a: [", "is not YAML"), ("a: 1", "no container has a command or args"), ("", "no container has")],
 )
 def test_a_manifest_that_says_nothing_is_one_sentence(tmp_path, text, sentence):
     (tmp_path / "m.yaml").write_text(text)

@@ -100,7 +100,7 @@ def test_what_the_line_leaves_open_is_said(tmp_path):
     assert made["model"] == {"layers": 96, "hidden": 12288, "heads": 96, "tied": True, "vocab": 51200}
     said = " | ".join(notes)
     for part in (
-        "bf16 is used for",
+        "bf16 is used in place of",
         "50257 tokens are assumed",
         "is 128, but the line starts 8 ranks",
         "write the samples per step",

@@ -91,7 +91,7 @@ def columns(of: Job, knobs: dict) -> dict:
         ),
         ("shared_ffn = 192", "shared_ffn = -1", "model.shared_ffn = -1 must not be negative"),
         ("shared_ffn = 192", "shared_ffn = 100000000", "model.shared_ffn = 100000000 is more than any model has"),
-        ("dense_layers = 1", "dense_layers = 4", "model.dense_layers = 4 leaves none of 4 layers with experts"),
+        ("dense_layers = 1", "dense_layers = 4", "model.dense_layers = 4 must be less than model.layers = 4"),
         ("dense_layers = 1", "dense_layers = 1.5", "model.dense_layers: expected `int`"),
     ],
 )

@@ -84,7 +84,7 @@ def test_a_candidate_and_a_fork_are_asked(version: str, direct_url: str, tmp_pat
     """By their record nobody had asked them; neither has torch here, and so none answers."""
     package(tmp_path / "site", version, direct_url)
     code(tmp_path / "site")
-    with pytest.raises(AutoscoutError, match=r"its engine cannot be imported as in an experiment \(.*torch"):
+    with pytest.raises(AutoscoutError, match=r"this interpreter cannot be imported as in an experiment \(.*torch"):
         engine_seams.fit(with_python(interpreter(tmp_path, "site")), version)
 
 
@@ -123,7 +123,7 @@ def test_a_vllm_whose_parser_exits_still_tells_its_arguments(parser: str, tmp_pa
 def test_a_vllm_that_imports_only_with_a_gpu_is_one_sentence(tmp_path: Path) -> None:
     vllm(tmp_path / "site", "return parser")
     (tmp_path / "site/vllm/__init__.py").write_text("import ctypes; ctypes.CDLL('libcuda_of_nobody.so.1')")
-    with pytest.raises(AutoscoutError, match=r"its vLLM cannot be queried \(OSError: libcuda_of") as no:
+    with pytest.raises(AutoscoutError, match=r"this interpreter cannot be queried \(OSError: libcuda_of") as no:
         config_audit.audit(with_python(interpreter(tmp_path, "site")))
     assert no.value.exit_code == 2
 
@@ -132,8 +132,8 @@ def test_a_vllm_that_is_too_old_is_one_sentence_and_is_not_imported(tmp_path: Pa
     found = engine_calls.fit_of([interpreter(tmp_path)], "0.10.2")
     oldest = engine_calls.recorded().releases[0]
     assert found.verdict == (
-        f"some names that AutoScout calls or sets do not fit vllm 0.10.2: it is older than {oldest}, "
-        "the oldest release that AutoScout fits"
+        f"some names that AutoScout calls or sets do not fit vllm 0.10.2: this release is older than {oldest}, "
+        "the oldest release that AutoScout supports"
     )
 
 
@@ -141,8 +141,8 @@ def test_doctor_counts_what_an_audit_of_the_release_found(tmp_path: Path) -> Non
     (engine, audit) = doctor.engine(engine_seams.fit(with_python(sys.executable), "0.16.1"))
     assert engine.ok
     assert audit.found == (
-        "of 1,000 valid configurations the engine refuses 0 and changes 0 fields; of 611 invalid "
-        "configurations it accepts 0"
+        "the engine refuses 0 of 1,000 valid configurations and changes 0 of their fields; the engine accepts 0 of "
+        "611 invalid configurations"
     )
     unknown = engine_calls.fit_of([interpreter(tmp_path)], "0.10.2")
     assert [found.subject for found in doctor.engine(unknown)] == ["engine"]

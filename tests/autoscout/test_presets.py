@@ -209,20 +209,23 @@ def test_what_no_launch_of_a_training_says_is_refused_for_training_only(tmp_path
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({**QWEN, "model_type": "mamba2"}, "the architecture 'mamba2' is not known, only .*qwen3_moe.*write layers"),
-        ({**QWEN, "model_type": "deepseek_v3"}, "lacks kv_lora_rank"),
+        (
+            {**QWEN, "model_type": "mamba2"},
+            "the architecture 'mamba2' is not known; AutoScout knows .*qwen3_moe.*write layers",
+        ),
+        ({**QWEN, "model_type": "deepseek_v3"}, "has no kv_lora_rank"),
         (
             {**QWEN, "decoder_sparse_step": 2},
             r"experts in some layers only \(decoder_sparse_step = 2\), which is not supported",
         ),
         ({**QWEN, "mlp_only_layers": [0, 2]}, r"experts in some layers only \(mlp_only_layers = \[0, 2\]\)"),
-        ({**QWEN, "mlp_only_layers": 7}, "mlp_only_layers = 7 is not a list"),
-        ({**QWEN, "n_shared_experts": 1.5}, "n_shared_experts = 1.5 is not a whole number"),
+        ({**QWEN, "mlp_only_layers": 7}, "mlp_only_layers = 7 must be a list"),
+        ({**QWEN, "n_shared_experts": 1.5}, "n_shared_experts = 1.5 must be a whole number"),
         ({**QWEN, "model_type": "deepseek_v32"}, "sparse attention over selected tokens, which.*deepseek-v3-like"),
         ({**QWEN, "model_type": "qwen3_next"}, "qwen3_next has linear attention in most layers, which .*describe$"),
         ({**QWEN, "model_type": "", "text_config": {"model_type": "qwen3_5_moe_text"}}, "linear attention in most"),
-        ({**QWEN, "hidden_size": "wide"}, "hidden_size = 'wide' is not a whole number"),
-        ({"model_type": "llama"}, "lacks num_hidden_layers"),
+        ({**QWEN, "hidden_size": "wide"}, "hidden_size = 'wide' must be a whole number"),
+        ({"model_type": "llama"}, "has no num_hidden_layers"),
         ("{", "is not JSON"),
         ([], "it has no fields"),
     ],
@@ -343,7 +346,7 @@ def test_models_with_layers_of_several_kinds_can_be_served(
     whole = job.model.layers - job.model.windowed_layers
     assert whole * kept_of_a_token(shape(job.model)) * 2 == token_bytes
     assert [note for note in notes if "are not counted" in note] == [
-        "model: its parts for images or sound are not counted, since a load's prompts are text"
+        "model: parts for images or sound are not counted, because the prompts of a load are text"
     ] * ("vision_config" in SEVERAL[kind])
 
 

@@ -90,7 +90,7 @@ SCRIPTS = {
     "ranks of ranks": (
         "#SBATCH --gpus-per-node=h100:8 --ntasks-per-node=8\nsrun torchrun --nproc_per_node=8 train.py --mbs 2",
         [8],
-        "Slurm starts 8 tasks a node, and each of them the line's 8 ranks",
+        "Slurm starts 8 tasks per node, and each task starts the line's 8 ranks",
     ),
     "a variable in a directive": (
         "#SBATCH --nodes=$NUM --gpus-per-task=8 --ntasks-per-node=1\nexport NUM=4\n"
@@ -165,7 +165,7 @@ def test_a_line_runs_on_the_ranks_at_least_that_share_a_sequence(tmp_path: Path)
     (tmp_path / "axolotl.yml").write_text(AXOLOTL)
     job, notes = begun("axolotl train axolotl.yml", tmp_path)
     assert counts(job) == [4]
-    assert [note for note in notes if "so the 4 that share a sample are written" in note]
+    assert [note for note in notes if "so the 4 devices that share a sample are written" in note]
     assert "--gradient-accumulation-steps=2" in target_of(job).launch(job, JobSpace.of_job(job).reference).program
     notes = begun("axolotl train axolotl.yml --num-processes 6", tmp_path)[1]
     assert [note for note in notes if "6 ranks do not divide into groups of 4" in note]
@@ -177,7 +177,7 @@ def test_the_batch_equation_of_deepspeed_is_held_at_init(ranks: int, starts: boo
     (tmp_path / "ds.json").write_text(json.dumps({**config, "zero_optimization": {"stage": 2}}))
     line = f"deepspeed --num_gpus {ranks} train.py --deepspeed --deepspeed_config ds.json"
     notes = job_file(shlex.split(line), tmp_path)[1]
-    told = [note for note in notes if "DeepSpeed does not start with it" in note]
+    told = [note for note in notes if "DeepSpeed does not start with this file" in note]
     assert [f"gradient_accumulation_steps 8 × {ranks}" in note for note in told] == ([] if starts else [True])
 
 
@@ -263,10 +263,10 @@ def test_a_job_that_every_verb_refuses_says_so_at_init(tmp_path: Path) -> None:
 
 BAD = {
     "a value that only a shell knows": ("torchrun --nproc_per_node=$(nvidia-smi -L | wc -l) train.py --mbs 2", "$(…)"),
-    "two launches": ("torchrun a.py --mbs 2\ntorchrun b.py --mbs 4", "an earlier one is 'torchrun a.py --mbs 2'"),
+    "two launches": ("torchrun a.py --mbs 2\ntorchrun b.py --mbs 4", "give its command: 'torchrun a.py --mbs 2'"),
     "a loop over models": (
         "for M in Qwen/Qwen3-8B meta-llama/Llama-3.1-8B; do\n  vllm serve $M --max-num-seqs 32\ndone",
-        "for each of Qwen/Qwen3-8B, meta-llama/Llama-3.1-8B, and the last is used",
+        "for each of Qwen/Qwen3-8B, meta-llama/Llama-3.1-8B, and the last value is used",
     ),
     "a server's degree that only a shell knows": (
         "python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B --tp-size $TP --port 8000",

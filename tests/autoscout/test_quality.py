@@ -81,7 +81,7 @@ def test_what_falls_below_the_floor_is_not_recommended(tmp_path: Path) -> None:
     [
         ("[guard]\nat_least = 0.6", "guard needs a command that prints a number"),
         ("[guard]\ncommand = 'x'\npattern = 'acc'\nat_least = 0.6", r"guard.pattern needs a group for the number"),
-        ("[guard]\ncommand = 'x'\npattern = '(.'\nat_least = 0.6", "guard.pattern: missing"),
+        ("[guard]\ncommand = 'x'\npattern = '(.'\nat_least = 0.6", r"guard.pattern: '\(\.' is not a valid pattern"),
         ("[guard]\ncommand = 'x'\npattern = '(.)'", "set guard.at_least or guard.at_most"),
     ],
     ids=["command", "group", "pattern", "limit"],

@@ -70,7 +70,7 @@ def test_a_kind_alone_is_filled_as_far_as_the_job_says():
 def test_what_has_no_bf16_is_said():
     """Predicted as fast as fp16, which no job can ask for."""
     old, new = (space("llama-3.2-3b", device, 1, 2048, 64).job for device in ("v100", "a100"))
-    assert "v100: its tensor cores have no bf16" in " ".join(target_of(old).notes_on_job(old))
+    assert "v100: the tensor cores have no bf16" in " ".join(target_of(old).notes_on_job(old))
     assert target_of(new).notes_on_job(new) == []
 
 

@@ -38,7 +38,7 @@ def test_derived_names_are_expanded_also_through_each_other():
 
 
 def test_a_name_derived_from_itself_is_refused():
-    with pytest.raises(AutoscoutError, match="defined through itself"):
+    with pytest.raises(AutoscoutError, match="the definition of the derived name"):
         Expression("a", {"a": "b + 1", "b": "a + 1"})
 
 

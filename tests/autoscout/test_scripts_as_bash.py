@@ -275,14 +275,15 @@ def test_a_line_that_its_devices_do_not_carry_is_said_to_be_replaced(tmp_path):
     said = [note for note in target_of(job).notes_on_job(job) if "are not valid here" in note]
     assert len(said) == 1
     assert "pp 16 is not among 1, 2, 4, 8" in said[0]
-    assert "the nearest valid ones are used instead, with tp=1, pp=8" in said[0]
+    assert "the nearest valid settings are used instead, with tp=1, pp=8" in said[0]
 
 
 def test_of_two_launches_the_last_is_taken_and_the_other_is_named(tmp_path):
     train, evaluate = "torchrun --nproc-per-node 2 train.py --a 1", "torchrun --nproc-per-node 2 evaluate.py --a 1"
     (tmp_path / "run.sh").write_text(f"python prepare.py\n{train}\n{evaluate}\n")
     said = [note for note in job_file([str(tmp_path / "run.sh")], tmp_path)[1] if "last launch" in note]
-    assert said == [f"launch.current: the script's last launch is used; an earlier one is '{train}'"]
+    earlier = f"to tune an earlier one, give its command: '{train}'"
+    assert said == [f"launch.current: the script's last launch is used; {earlier}"]
     (tmp_path / "run.sh").write_text(f"python prepare.py\n{train}\n")
     assert not [note for note in job_file([str(tmp_path / "run.sh")], tmp_path)[1] if "last launch" in note]
 
@@ -342,4 +343,4 @@ def test_a_case_that_only_a_shell_decides_is_read_as_one_branch_and_said(tmp_pat
     )
     text, notes = job_file([str(script)], tmp_path)
     assert "torchrun --nproc-per-node 8 train.py --tp 8" in tomllib.loads(text)["launch"]["current"]
-    assert any("assumed to be true; if one is false, remove '8 8' and add '4 4'" in note for note in notes)
+    assert any("assumes that they are true; if one is false, remove '8 8' and add '4 4'" in note for note in notes)

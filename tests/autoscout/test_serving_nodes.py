@@ -107,7 +107,7 @@ def test_a_server_that_is_not_here_is_said_beforehand(tmp_path):
     (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"h100"'))
     job = load_job(tmp_path / "job.toml")
     notes = target_of(job).notes_on_job(job)
-    assert "launch.command: 'trtllm-serve' cannot be run here" in notes
+    assert "launch.command: 'trtllm-serve' cannot be run here; install it, or write its full path" in notes
     assert (
         "the answers of configurations are not compared with each other, so a configuration that computes something "
         "else goes unnoticed" in notes

@@ -34,7 +34,7 @@ def test_arrivals_and_lengths(tmp_path):
     ("text", "sentence"),
     [
         ("arrival_s,input_tokens\n1,2\n", "no column output_tokens"),
-        ("arrival_s,input_tokens,output_tokens\n1,-2,3\n", "line 2: arrival 1 s, -2 in, 3 out"),
+        ("arrival_s,input_tokens,output_tokens\n1,-2,3\n", "line 2: arrival_s 1, input_tokens -2 and output_tokens 3"),
         ("arrival_s,input_tokens,output_tokens\n1,x,3\n", "line 2: could not convert"),
         ("arrival_s,input_tokens,output_tokens\n", "no requests"),
         ("input_tokens,output_tokens\n1,3\n", "no column arrival_s"),

@@ -370,7 +370,7 @@ class TestWithoutTheEngine:
 
     def test_another_target_says_so(self):
         of = JobSpace.load("fixtures/jobs/tiny-gpt-deepspeed-cpu.toml").job
-        with pytest.raises(AutoscoutError, match="target = 'deepspeed' cannot be run as a shadow yet"):
+        with pytest.raises(AutoscoutError, match="target = 'deepspeed' does not support shadow runs"):
             target_of(of).shadow(ShadowAsked(of, Configuration({}), "a", None, 1.0))
 
     def test_a_picture_over_time(self):

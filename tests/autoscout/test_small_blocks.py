@@ -34,7 +34,7 @@ def test_the_papers_serving_job_has_a_simulator_on_either_kind_of_device():
 
 
 def test_limits_that_contradict_are_named():
-    with pytest.raises(AutoscoutError, match=r"fixes tp = 2, but limits it to 1; remove one of the two") as refused:
+    with pytest.raises(AutoscoutError, match=r"fixes tp = 2, but limits it to 1; correct the fixed value") as refused:
         JobSpace.of_job(on(job_of("llama-3.2-3b"), "h100", 4, fix={"tp": 2}, limit={"tp": [1]}))
     assert refused.value.exit_code == 2
 

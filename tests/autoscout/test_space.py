@@ -356,7 +356,7 @@ def test_calculating_with_an_inactive_knob_is_refused_too():
 
 
 def test_an_empty_domain_and_a_condition_on_a_dense_knob_are_refused():
-    with pytest.raises(AutoscoutError, match="knob a has no value in this job"):
+    with pytest.raises(AutoscoutError, match="knob a has no possible value in this job"):
         Space([numbers("a")], [], {})
     with pytest.raises(AutoscoutError, match="only sparse knobs can activate"):
         Space([numbers("a", 1, 2, dense=True), numbers("b", 1, when="a > 1")], [], {})

@@ -45,14 +45,16 @@ def test_limits_of_a_job():
         return sentence, code
 
     a = knob("a", 1, 2, 4)
-    assert said(knob("a")) == ("the knob a has no value in this job: its domain is empty", 2)
-    assert said(knob("a", *range(2**15))) == ("the knob a has 32,768 values; at most 32,767 fit", 2)
+    assert said(knob("a")) == ("the knob a has no possible value in this job; correct its `values`", 2)
+    many = "the knob a has 32,768 values, more than 32,767; give it fewer values"
+    assert said(knob("a", *range(2**15))) == (many, 2)
     assert said(a, fix={"a": 4}, limit={"a": [1, 2]})[0].startswith("[space] fixes a = 4, but limits it to ")
     assert said(a, fix={"a": 3})[0].startswith("[space] wants a = 3, but in this job a is one of ")
     assert said(a, limit={"a": []})[0].startswith("[space] excludes all values of a; keep some of ")
     assert said(a, limit={"b": [1]})[0].startswith("[space]: 'b' is unknown")
     assert said(a, knob("d", 1, kind="dense"), knob("e", 1, when=Expression("d > 0"))) == (
-        "e depends on 'd', which is a dense knob; only sparse knobs can activate other knobs", 2,
+        "e depends on 'd', which is a dense knob, but only sparse knobs can activate other knobs; declare 'd' with "
+        'kind = "sparse"', 2,
     )  # fmt: skip
     assert said(a, rules=(rule("b > 1"),))[0].startswith("r: 'b > 1': 'b' is unknown")
     circle = (knob("a", 1, when=Expression("b > 0")), knob("b", 1, when=Expression("a > 0")))
@@ -119,7 +121,7 @@ def test_explanations():
     assert explained(tp=1, sp=True) == (None, [("inactive", cannot)], [], "mbs1_ar-none_dp4")
     assert explained(tp=1, sp=False) == ("mbs1_ar-none_dp4", [], [cannot], "")
     said, code = refusal(explain.completed, SPACE, {"tp": 2, "dp": 4}, DEFAULT)
-    assert said.startswith("this is not a valid configuration: dp 4 must be 4 // tp, which is 2; nearest: ")
+    assert said.startswith("this is not a valid configuration: dp 4 must be 4 // tp, which is 2; the nearest ")
     assert code == 2
     assert explain.parse(SPACE, ["tp=2", "sp=On", "ar=full", "mbs=x"]) == {
         "tp": 2,
@@ -244,17 +246,17 @@ NAMES = "expressions use this name, so it may have only letters, digits and _, a
     [
         (entry("min"), NAMES),
         (entry("a-b"), NAMES),
-        (entry(values=[]), "values is empty"),
+        (entry(values=[]), "values is empty; give at least one value"),
         (entry(values=[True, 1]), "values must be all switches (true, false), all numbers or all names"),
-        (entry(values=[1, 1.0]), "values has a duplicate"),
+        (entry(values=[1, 1.0]), "values contains a value twice; remove one of them"),
         (entry(values=["a\nb", "c"]), "a value contains a control character"),
-        (entry(default="x"), "default = 'x' is of a different type than the knob's values"),
-        (entry(off=True), "off = True is of a different type than the knob's values"),
+        (entry(default="x"), "default = 'x' must have the same type as the knob's values"),
+        (entry(off=True), "off = True must have the same type as the knob's values"),
         (entry(default=3), "default = 3 is not among the knob's values"),
         (
             entry(when="a > 1"),
-            "a sparse knob (whose value activates other knobs) with a condition needs `off`: "
-            "the value that the target uses without it",
+            "a sparse knob (a knob whose value activates other knobs) with a condition needs `off`, the value that "
+            "the target uses while the condition is false",
         ),
     ],
 )

@@ -88,7 +88,7 @@ def test_slurms_variables_are_the_jobs_devices_and_others_are_asked_for(tmp_path
         for note in notes
         if "replace $MASTER_ADDR with the value, because no shell expands variables here; or" in note
     )
-    assert "cluster.hosts = 'slurm', and in place of srun" in told
+    assert "cluster.hosts = 'slurm', and replace srun" in told
     assert "--node-rank {node} --nproc-per-node {ranks} --master-addr {head}" in told
 
 
@@ -389,7 +389,7 @@ def test_check_says_how_much_random_weights_take(tmp_path, model, folder, told):
 @pytest.mark.parametrize(
     ("text", "subject", "said"),
     [
-        ('[launch]\nmodel_path = "/models/none"', "model", "/models/none is not here"),
+        ('[launch]\nmodel_path = "/models/none"', "model", "/models/none is not on this machine"),
         ('[objective]\nconstraints = ["peak_memory_gib <= 76000"]', "constraint", "so this limit has no effect"),
     ],
 )

@@ -233,5 +233,5 @@ def test_training_reads_the_shape_and_not_the_format(tmp_path: Path) -> None:
 
 def test_random_weights_are_not_made_in_few_bits(tmp_path: Path) -> None:
     of = job(tmp_path, GPT_OSS)
-    with pytest.raises(AutoscoutError, match="a model with weights in mxfp4 is not made with random weights"):
+    with pytest.raises(AutoscoutError, match="cannot make a model with weights in mxfp4 and random weights"):
         target_of(of).profiler(of)

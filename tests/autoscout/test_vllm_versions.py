@@ -81,7 +81,7 @@ def test_the_image_is_that_of_the_version_that_was_measured(version: str, image:
     found = exported({"vllm": version})
     assert found.image == image
     more = " (for Kubernetes, its image instead of IMAGE)" if image == "IMAGE" else ""
-    assert f"vLLM {version}, which it was measured with{more}" in found.missing
+    assert f"vLLM {version}, with which the configuration was measured{more}" in found.missing
 
 
 def test_flags_of_what_was_measured_stay_whatever_is_installed_here(

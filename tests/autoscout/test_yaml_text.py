@@ -69,7 +69,7 @@ def test_several_values_at_once():
         ("a: &x 1\nb: *x\n", "b", r"b is a YAML alias \(\*name\); replace it with the value"),
         ("a: &x {c: 1}\nb: *x\n", "a.c", r"the YAML value a.c is shared by several places \(an anchor, &name\)"),
         ("a: &x 1\nb: *x\n", "a", r"the YAML value a is shared by several places \(an anchor, &name\)"),
-        ("a: 1\n", "a.b", "a.b leads through a, which has no keys"),
+        ("a: 1\n", "a.b", "a.b cannot be set, because a is a value without keys"),
         ("- a\n", "a", "its top level is a list or a single value, but must have keys"),
         ("a: [1\n", "a", "it is not YAML"),
     ],

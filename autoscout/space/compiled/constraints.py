@@ -42,7 +42,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
         if self.rule is not None:
             return f"{self.rule.id}: {self.rule.holds.text}"
         assert self.knob is not None
-        acts = f"{self.knob.name} acts when {self.knob.when.text}" if self.knob.when else ""
+        acts = f"{self.knob.name} has an effect when {self.knob.when.text}" if self.knob.when else ""
         implied = f"{self.knob.name} = {self.knob.implied.text}" if self.knob.implied else ""
         return " and ".join(filter(None, (acts, implied)))
 

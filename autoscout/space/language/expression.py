@@ -144,9 +144,11 @@ def _parse(text: str) -> ast.Expression:
         if isinstance(node, ast.Call) and not (
             isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and node.args and not node.keywords
         ):
-            raise AutoscoutError(f"'{text}' calls a function other than {', '.join(FUNCTIONS)}", 2)
+            only = f"may call only {', '.join(FUNCTIONS)}, and with at least one argument"
+            raise AutoscoutError(f"'{text}' {only}", 2)
         if isinstance(node, ast.Constant) and not _allowed_constant(node.value):
-            raise AutoscoutError(f"'{text}' has a constant that expressions may not have: {node.value!r}", 2)
+            allowed = "constants must be texts, or numbers below 2**63"
+            raise AutoscoutError(f"'{text}' has the constant {node.value!r}; {allowed}", 2)
     return tree
 
 
@@ -256,7 +258,7 @@ class _Expand(ast.NodeTransformer):
         if node.id not in self.derived:
             return node
         if node.id in self.above:
-            raise AutoscoutError(f"derived name '{node.id}' is defined through itself", 2)
+            raise AutoscoutError(f"the definition of the derived name '{node.id}' uses '{node.id}' itself", 2)
         inner = _parse(self.derived[node.id])
         self.room -= sum(1 for _ in ast.walk(inner))
         if self.room < 0 or len(self.above) > _DEEPEST:

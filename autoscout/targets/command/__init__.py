@@ -152,7 +152,8 @@ class Command(Target):
                 f"launch.script = '{job.launch.script}' is unproven: AutoScout was never tested with it"
                 + (", nor were predictions compared with runs of it" if guessed else "")
             )
-        notes += [f"launch.command: '{name}' cannot be run here" for name in lacking(job)]
+        cure = "install it, or write its full path"
+        notes += [f"launch.command: '{name}' cannot be run here; {cure}" for name in lacking(job)]
         free = {knob.name: knob.sets for knob in declared(job).knob if _free(job, knob)}
         for name in suspects(job, command_of(job), free):
             notes.append(
@@ -323,5 +324,6 @@ def _invalid_settings(job: Job, now: "Mapping[str, Value]") -> list[str]:
     if not broken:
         return []
     return [
-        f"the command's settings are not valid here ({broken}); the nearest valid ones are used instead, with {moved}"
+        f"the command's settings are not valid here ({broken}); the nearest valid settings are used instead, with "
+        f"{moved}"
     ]

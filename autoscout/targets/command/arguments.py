@@ -89,7 +89,8 @@ def started(job: Job, configuration: Configuration, place: Place) -> Started:
     files = rendered.files(job, settings, names)
     for name in kinds_by_knob(job):
         if any(f"@{name}@" in content for content in files.values()):
-            raise AutoscoutError(f"launch.render: knob '{name}' is by_kind, and a file is the same on all hosts", 2)
+            why = "has by_kind, but a rendered file is the same on all hosts; pass the knob by a flag or a variable"
+            raise AutoscoutError(f"launch.render: knob '{name}' {why}", 2)
     return Started(
         line=_line(job, entries, settings, names, preset, place),
         environment=environment,

@@ -54,7 +54,7 @@ def exported(
     used = used_nodes(job, configuration)
     environment = run.environment
     placeholders = spoken(job)
-    missing = ["ITERATIONS, how many to train"] if words != run.words else []
+    missing = ["ITERATIONS, the number of iterations to train"] if words != run.words else []
     line = command_line(job)
     if job.cluster.hosts:
         missing.append(PLACES)

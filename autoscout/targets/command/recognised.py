@@ -123,14 +123,14 @@ def job_of(line: Line) -> dict[str, Any]:
             found["traffic"] = {**trained, **found.get("traffic", {})}
     if not name and (server := unknown(line)):
         raise AutoscoutError(
-            f"'{server}' starts a server, which does not end: write a script that starts it, waits for it and ends "
-            f"with its load tool (docs/your-own-script.md), and give that",
+            f"'{server}' starts a server, which does not end by itself; give a script that starts the server, waits "
+            "for it and then runs a load tool (docs/your-own-script.md)",
             2,
         )
     if name and by_flags_alone(line, name):
         notes.append(
             f"launch.script: the flags are those of {name}, but {line.program.first} is not on this machine and cannot "
-            "be read; if it has a parser of its own, run `init` where it is"
+            "be read; if it parses its flags itself, run `autoscout init` on a machine that has it"
         )
     if not name:
         launch["metrics"] = {"step_time_s": {"between": GUESSED_STEP}}
@@ -215,7 +215,8 @@ def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], n
     must allow."""
     line = canonical(line, known, served)
     if why := problem(line, served):
-        raise AutoscoutError(f"{why}: write a script that does, and declare its knobs (docs/your-own-script.md)", 2)
+        script = "write a script that starts the server and sends the load, and declare its knobs"
+        raise AutoscoutError(f"{why}; {script} (docs/your-own-script.md)", 2)
     given, line = line, by_experiments(line, known)
     if given != line:
         pairs = ((line.words, given.words), (given.words, line.words))
@@ -332,15 +333,15 @@ def _same_samples(knobs: list[dict[str, Any]], line: Line, notes: list[str]) -> 
     today = {knob["name"]: line.value(knob["sets"]) for knob in knobs}
     if len(batch) == len(times) == 1 and all(today[name] for name in batch + times):
         samples = math.prod(int(today[name] or 1) for name in batch + times)
-        reason = f"a step keeps today's {samples} samples per rank: one with fewer is shorter, but trains on less"
+        reason = f"a step keeps today's {samples} samples per rank, because a step with fewer samples trains on less"
         return {"knob": knobs, "rule": [{"holds": f"{batch[0]} * {times[0]} == {samples}", "reason": reason}]}
     fixed = {name: today[name] for name in (times if says_whole(line) else batch + times)}
     if not fixed:
         return {"knob": knobs}
     notes.append(
         f"space.fix: if {' or '.join(fixed)} changed, the number of samples in a step could change, and fewer samples "
-        "would look faster; remove it if your script keeps the batch over all ranks, or if you measure samples per "
-        "second"
+        "would look faster; remove this fix if your script keeps the batch over all ranks, or if you measure samples "
+        "per second"
     )
     return {"knob": knobs, "fix": fixed}
 

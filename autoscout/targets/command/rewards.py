@@ -54,15 +54,17 @@ class FirstUpdates:
             allowed = self._tolerance * abs(reward) + (0.0 if exact else spread)
             if abs(theirs - reward) > allowed:
                 return (
-                    f"the reward of update {update} is {theirs:.5g}, the reference's {reward:.5g} (allowed ± "
+                    f"the reward of update {update} is {theirs:.5g}, but the reference's is {reward:.5g} (allowed ± "
                     f"{allowed:.2g}): expected {_series(reference)}, found {_series(measured)}; if your script "
                     "draws different prompts in each run, set its seed, or raise launch.loss_tolerance"
                 )
             if exact and abs(other - loss) > self._tolerance * max(abs(loss), _SCALE):
-                return f"the first update's loss is {other:.5g}, the reference's {loss:.5g} for the same answers"
+                usual = f"the reference's is {loss:.5g}"
+                return f"the first update's loss is {other:.5g}, but {usual} for the same answers"
         for norm, other in zip(reference.grad_norms[: not redrawn], measured.grad_norms[:1], strict=False):
             if deviates(norm, other) > self._tolerance:
-                return f"the first gradient norm is {other:.5g}, the reference's {norm:.5g} for the same answers"
+                usual = f"the reference's is {norm:.5g}"
+                return f"the first gradient norm is {other:.5g}, but {usual} for the same answers"
         return ""
 
 

@@ -69,7 +69,8 @@ class DeepSpeed(Target):
         if config_space.config_of(job) is None:
             return []
         config = config_space.read_config(job)
-        notes = [f"the ds_config's '{name}' is not a setting of DeepSpeed" for name in ds_config.passed_over(config)]
+        others = ds_config.passed_over(config)
+        notes = [f"DeepSpeed ignores '{name}' in the ds_config, because it has no such setting" for name in others]
         notes += for_a_shell(command_line(job))
         if "loss" not in metrics_of(job):
             notes.append(
@@ -79,13 +80,16 @@ class DeepSpeed(Target):
         if others := self.not_modelled(job):
             notes.append(f"predictions leave out {' and '.join(others)}")
         if config_space.batches_differ(job, config):
-            notes.append("the ds_config has no train_batch_size: configurations train different batches")
+            notes.append(
+                "the ds_config has no train_batch_size, so configurations train different numbers of samples per step; "
+                "set train_batch_size to compare equal steps"
+            )
         asked = autotuning.settings(config, job.name)
         if asked.enabled and asked.fast and (listed := config_space.beyond_fast(config, asked, job)):
             notes.append(f"also tuned: {' and '.join(listed)}; DeepSpeed's own fast mode would pass their "
             "lists of values to its engine, which refuses lists")  # fmt: skip
         if "tuner_num_trials" in (config.get("autotuning") or {}) and asked.tuner_num_trials != job.budget.profiles:
-            notes.append(f"{job.budget.profiles} experiments, as in the job's budget; the ds_config's "
+            notes.append(f"the job's budget sets {job.budget.profiles} experiments, so the ds_config's "
                          f"tuner_num_trials = {asked.tuner_num_trials} is ignored")  # fmt: skip
         return notes
 

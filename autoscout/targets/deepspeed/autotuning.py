@@ -68,7 +68,7 @@ def settings(config: Config, where: str = "ds_config") -> Autotuning:
     Errors: AutoscoutError (exit 2) naming the setting."""
     section = config.get("autotuning") or {}
     if not isinstance(section, dict):
-        raise AutoscoutError(f"{where}: autotuning is not an object with settings", 2)
+        raise AutoscoutError(f"{where}: autotuning must be an object with settings", 2)
     known = [field.name for field in msgspec.structs.fields(Autotuning)]
     for name in section:
         if name not in known:

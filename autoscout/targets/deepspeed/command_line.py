@@ -159,8 +159,8 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
     steps = flags.get(HUGGING_FACE[STEPS], ["1"])[:1]
     if flags.get(HUGGING_FACE[MICRO]) and not each:
         notes.append(
-            "traffic.global_batch: write the samples of a step over all devices; they do not follow from "
-            f"{HUGGING_FACE[STEPS]} {' '.join(steps)}, which is replaced"
+            "traffic.global_batch: write the samples of a step over all devices, because experiments replace "
+            f"{HUGGING_FACE[STEPS]} {' '.join(steps)}"
         )
     return {**made, "cluster": cluster, "devices": asked.counts, "notes": [*notes, *made.get("notes", [])]}
 
@@ -184,9 +184,9 @@ def _not_equal(config: Config, counts: list[int], apart: int) -> list[str]:
     if batch == micro * steps * ranks:
         return []
     return [
-        f"ds_config: DeepSpeed does not start with it on {ranks} ranks: {BATCH} {batch} is not {MICRO} {micro} × "
-        f"{STEPS} {steps} × {ranks}; experiments keep {batch} samples per step by changing the accumulation "
-        "steps, so correct the number that is wrong"
+        f"ds_config: DeepSpeed does not start with this file on {ranks} ranks, because {BATCH} {batch} is not {MICRO} "
+        f"{micro} × {STEPS} {steps} × {ranks}; experiments keep {batch} samples per step by changing the accumulation "
+        "steps; if that is not what you want, correct the wrong number"
     ]
 
 
@@ -203,7 +203,7 @@ def _that_stays(config: Config, named: str) -> list[str]:
     stage = ds_config.at(config, STAGE)
     if not isinstance(stage, int):
         return []
-    return [f'ds_config: its ZeRO stage {stage} is fixed; to try others, write "stage": "auto" in {named}']
+    return [f'ds_config: the ZeRO stage {stage} is fixed; to try other stages, write "stage": "auto" in {named}']
 
 
 def _of_trainer(script: Line) -> int:

@@ -65,7 +65,7 @@ def config_problems(job: Job, config: Config) -> Iterator[str]:
         yield f"the ds_config trains {own} samples per step; set traffic.global_batch = {own}, or change the ds_config"
     for path in _NOT_CHOSEN:
         if isinstance(config.get(path), list):
-            yield f"the ds_config lists several {path}: only the micro batch is tuned, with one train_batch_size"
+            yield f"the ds_config has a list for {path}, but only the micro batch is tuned; write a single value"
     hugging_face = takes_auto(job)
     for path, value in ds_config.leaves(config):
         if value == "auto" and not hugging_face and not _chosen_here(path):
@@ -78,9 +78,10 @@ def config_problems(job: Job, config: Config) -> Iterator[str]:
     if offloads and (why := refused(_stage_of(config), brings_optimizer(job, config))):
         yield why
     if not 0 < found.mp_size <= job.devices:
-        yield f"autotuning.mp_size = {found.mp_size}, but the job has {job.devices} devices"
+        yield f"autotuning.mp_size = {found.mp_size}, but the job has {job.devices} devices; correct one of the two"
     elif (shared := modelled.ranks_of_a_model(job, found.mp_size)) > job.devices:
-        yield f"the launch line splits the model over {shared} ranks, but the job has {job.devices} devices"
+        devices = f"the job has {job.devices} devices"
+        yield f"the launch line splits the model over {shared} ranks, but {devices}; correct one of the two"
 
 
 def takes_auto(job: Job) -> bool:
@@ -186,8 +187,8 @@ def _stages(job: Job, config: Config, found: Autotuning) -> list[Any]:
     if params and memory and not fit:
         need = zero_memory.needed_bytes(params, 3, job.devices, half) + activation
         raise AutoscoutError(
-            f"no ZeRO stage fits: stage 3 needs {need / 2**30:.1f} GiB of a device for {params} parameters, but it "
-            f"has {memory / 2**30:.1f}; offload, or use more devices",
+            f"no ZeRO stage fits: stage 3 needs {need / 2**30:.1f} GiB per device for {params} parameters, but a "
+            f"device has {memory / 2**30:.1f} GiB; offload, or use more devices",
             3,
         )
     return fit or [0, 1, 2, 3]

@@ -51,7 +51,7 @@ def read(path: Path) -> Config:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "is not text"
+        why = error.strerror if isinstance(error, OSError) else "the file is not text"
         raise AutoscoutError(f"{path}: cannot be read as a ds_config ({why})", 2) from error
     config = parsed(text, str(path))
     for problem in contradictions(config):
@@ -68,9 +68,9 @@ def parsed(text: str, where: str) -> Config:
     try:
         config = door.parsed_json(bare, lambda pairs: _once(pairs, where))
     except ValueError as error:
-        raise AutoscoutError(f"{where}: is not JSON ({error})", 2) from error
+        raise AutoscoutError(f"{where}: the file is not JSON ({error})", 2) from error
     if not isinstance(config, dict):
-        raise AutoscoutError(f"{where}: is not an object with DeepSpeed's settings", 2)
+        raise AutoscoutError(f"{where}: the file must be an object with DeepSpeed's settings", 2)
     return config
 
 
@@ -79,18 +79,18 @@ def contradictions(config: Config) -> Iterator[str]:
     try:
         json.dumps(config, allow_nan=False)
     except ValueError:
-        yield "NaN and Infinity are not numbers in JSON"
+        yield "NaN and Infinity are not numbers in JSON; write a finite number"
     for name in ("fp16", "bf16"):
         if not isinstance(config.get(name) or {}, dict):
-            yield f"{name} is not an object with settings"
+            yield f"{name} must be an object with settings"
     for where, known, section in (("", TOP, config), ("zero_optimization.", ZERO, config.get("zero_optimization"))):
         if section is not None and not isinstance(section, dict):
-            yield f"{where.rstrip('.')} is not an object with settings"
+            yield f"{where.rstrip('.')} must be an object with settings"
             continue
         for name in section or ():
             near = [] if name.startswith("_") else difflib.get_close_matches(name, known, n=1, cutoff=0.75)
             if name not in known and not (where and name in _ALIASES) and (where or near):
-                hint = f"; did you mean '{near[0]}'?" if near else f"; there are {', '.join(ZERO[:8])}, …"
+                hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(ZERO[:8])}, …"
                 yield f"DeepSpeed has no setting '{where}{name}'{hint}"
 
 
@@ -134,5 +134,5 @@ def _once(pairs: list[tuple[str, Any]], where: str) -> Config:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise AutoscoutError(f"{where}: '{twice}' is given twice; DeepSpeed refuses that", 2)
+        raise AutoscoutError(f"{where}: '{twice}' is given twice, which DeepSpeed refuses; remove one of them", 2)
     return found

@@ -61,7 +61,7 @@ def _row(folder: Path, root: Path, job: Job) -> Row:
     if batch in (None, "auto", 0):
         batch = micro * steps * job.devices if numbers else 0
     if not isinstance(batch, int) or isinstance(batch, bool):
-        return Row(where, cells, f"its train_batch_size {batch!r} is not a whole number")
+        return Row(where, cells, f"the run's train_batch_size {batch!r} is not a whole number")
     wanted = job.traffic.global_batch
     if wanted and batch and batch != wanted:
         return Row(where, cells, f"the run trains {batch} samples per step, but the job trains {wanted}")
@@ -71,13 +71,13 @@ def _row(folder: Path, root: Path, job: Job) -> Row:
         measured["samples_per_s"] = throughput
         if not batch:
             return Row(
-                where, {**cells, **measured}, 'its batch sizes are "auto", so the number of samples per step is unknown'
+                where, {**cells, **measured}, 'the batch sizes are "auto", so the number of samples per step is unknown'
             )
         measured["step_time_s"] = batch / throughput
         if job.traffic.seq_len:
             measured["tokens_per_s"] = throughput * job.traffic.seq_len
     elif not measured:
-        return Row(where, cells, "metrics.json has no number; it may be from another version of DeepSpeed")
+        return Row(where, cells, "metrics.json has no number; it may be from a different version of DeepSpeed")
     return Row(where, {**cells, **measured})
 
 

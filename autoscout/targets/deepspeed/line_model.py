@@ -50,7 +50,7 @@ def described(flags: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
     length = next((n for flag in _LENGTHS if (n := whole_number(flags, flag)) is not None), 0)
     if not length:
         length = _USUAL
-        notes.append(f"traffic.seq_len: {_USUAL} tokens per sample are assumed, because the line does not give it")
+        notes.append(f"traffic.seq_len: {_USUAL} tokens per sample are assumed, because the line gives no length")
     dtype = precision(config, flags, {}).strip("'")
     return {"model": {**model, "dtype": "fp32" if dtype == "fp32" else "bf16"}, "seq_len": length}, notes
 

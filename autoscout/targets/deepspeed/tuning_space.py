@@ -122,7 +122,7 @@ def refused(config: Mapping[str, Any], brings_optimizer: bool = False) -> str:
     zero = config.get(ZERO) or {}
     stage = zero.get("stage", 0)
     if stage == 2 and zero.get("cpu_offload") and zero.get("cpu_offload_params"):
-        return "stage 2 cannot offload weights (cpu_offload_params); only stage 3 shards them"
+        return "ZeRO stage 2 cannot offload weights; set stage 3, or remove cpu_offload_params"
     devices = [(zero.get(name) or {}).get("device") for name in ("offload_optimizer", "offload_param")]
     if any(device in ("cpu", "nvme") for device in devices) and not (config.get("optimizer") or brings_optimizer):
         return (

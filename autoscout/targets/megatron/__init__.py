@@ -61,8 +61,8 @@ class Megatron(Target):
         old = sorted({node.device for node in job.cluster.nodes if 0 < capability_of(node.device) < 8})
         if old and job.model.dtype == "bf16":
             notes.append(
-                f"{listed(old)}: its tensor cores have no bf16, and jobs cannot ask for fp16: predictions are as fast "
-                "as fp16 would be, but bf16 is several times slower"
+                f"{listed(old)}: the tensor cores have no bf16, and jobs cannot ask for fp16; predictions assume the "
+                "speed of fp16, but a run in bf16 is several times slower"
             )
         if device_kind(job) == "cuda" and not job.launch.transformer_engine:
             notes.append(
@@ -246,8 +246,8 @@ class Megatron(Target):
 
     def soak(self, job: Job, launch: "Launch", form: str) -> float:
         raise AutoscoutError(
-            "--soak: our own loop writes no checkpoint, and how the script handles your data cannot be checked "
-            "here; --check runs two iterations of it, or tune the script itself with target = 'command'",
+            "--soak is not possible here, because AutoScout's own training loop writes no checkpoint and does not read "
+            "your data; use --check, which runs two iterations, or tune the script itself with target = 'command'",
             2,
         )
 

@@ -45,7 +45,9 @@ def audit(job: Job | None, seed: int = 0) -> Audit:
     version = releases.version_of(jobs[0])
     if not version:
         raise AutoscoutError(
-            f"{' '.join(target_python(jobs[0]))}: has no {engine_seams.PACKAGE} whose version can be read", 2
+            f"{' '.join(target_python(jobs[0]))}: has no {engine_seams.PACKAGE} whose version can be read; install it "
+            "there, or name an interpreter that has it in launch.python",
+            2,
         )
     rng = np.random.default_rng(seed)
     rules, launches = [], []

@@ -63,10 +63,10 @@ def missing(job: Job, configuration: Configuration) -> list[str]:
     if not configuration.knobs.get("packing"):
         theirs = "--data-path" in job.launch.current
         return [f"{ALONE}, your conversations, one per line"] if lines and not theirs else []
-    batch, where = _sequences(job, configuration), f"{PACKED}, a line each" if lines else "your data set"
+    batch, where = _sequences(job, configuration), f"{PACKED}, one sequence per line" if lines else "your data set"
     return [
-        f"{where}: your conversations, packed into sequences of up to {job.traffic.seq_len} tokens; {batch} per step "
-        f"hold about {job.traffic.global_batch} samples"
+        f"{where}: your conversations, packed into sequences of up to {job.traffic.seq_len} tokens; the {batch} "
+        f"sequences of a step hold about {job.traffic.global_batch} samples"
     ]
 
 

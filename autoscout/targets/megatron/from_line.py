@@ -68,7 +68,7 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
         )
     if lacking := [flag for flag in list(_SHAPE.values())[:3] if not whole_number(flags, flag)]:
         raise AutoscoutError(
-            f"the line does not give {', '.join(lacking)}; write its [model] and target = 'megatron'", 2
+            f"the line does not give {', '.join(lacking)}; write a job file with [model] and target = 'megatron'", 2
         )
     if why := not_had(own):
         raise AutoscoutError(f"the line {why}", 2)
@@ -227,7 +227,7 @@ def model_of(given: Flags, notes: list[str]) -> dict[str, Any]:
     if "--bf16" not in given:
         half = "--fp16" in given
         found |= {} if half else {"dtype": "fp32"}
-        notes += ["model.dtype: bf16 is used for the line's --fp16"] if half else []
+        notes += ["model.dtype: bf16 is used in place of the line's --fp16"] if half else []
     found["vocab"] = _vocabulary(given, found, notes)
     return found
 

@@ -191,7 +191,7 @@ def _knobs(arguments: dict[str, str], job: Job, space: Space, whole: Space) -> t
         elif any(far.values()) and logged != "None":
             cells[name], wrong = logged, ""
         if wrong:
-            return cells, f"has {' '.join([wrong, *given[wrong]])}, which is not in this job's space"
+            return cells, f"the run has {' '.join([wrong, *given[wrong]])}, which is not in this job's space"
     batch = given.get(_BATCH, [""])[0]
     if job.traffic.lengths and batch and batch != str(there[_BATCH]):
         return cells, f"the run is of a different job: its global_batch_size is {batch}, not {there[_BATCH]}"

@@ -43,7 +43,8 @@ def on_one(job: Job, configuration: Configuration, found: Shadow, timed: list[Ti
     AutoscoutError."""
     if failed := next((t for t in timed if t.verdict != "starts"), None):
         why = f"{failed.type}: {failed.message[:600]} ({failed.where}, phase {failed.phase})"
-        what = f"--timeout ended after rank {failed.rank} had begun" if failed.verdict == "timeout" else why
+        late = "it was not finished within --timeout; raise --timeout"
+        what = late if failed.verdict == "timeout" else why
         raise AutoscoutError(f"rank {failed.rank} does not run on one device: {what}")
     return with_price(job, configuration, msgspec.structs.replace(found, timed=timed))
 

@@ -93,7 +93,7 @@ def unmeasured(job: Job, kinds: Sequence[str]) -> list[str]:
             f"no experiment uses {listed(without)}, which AutoScout's own training loop does not support; exports keep "
             "your values; to measure with them, set launch.path to your checkout of Megatron-LM"
         )
-    measured = "measured with it" if job.launch.path else "measured without"
+    measured = "used in experiments" if job.launch.path else "left out of experiments"
     return found + unnamed("Megatron-LM", strange, f"exported as you wrote it, and {measured}")
 
 

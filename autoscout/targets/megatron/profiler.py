@@ -167,7 +167,8 @@ class MegatronProfiler:
             return measurement, cost
         if os.EX_CANTCREAT in outcome.codes.values():
             raise AutoscoutError(
-                f"{folder}: the ranks cannot write to this folder (disk full, or a disk that the ranks do not see)"
+                f"{folder}: the ranks cannot write to this folder; free space on its disk, or choose a --kb on a disk "
+                "that all ranks can reach"
             )
         status, evidence = failures.classify(outcome, folder, limit_s, failures.oom_kills() - kills)
         failed = _failed(about.configuration, about.name, status, evidence)

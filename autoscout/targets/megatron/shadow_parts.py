@@ -82,7 +82,7 @@ def _stages(job: Job, configuration: Configuration) -> list[Stage]:
     elif vpp > 1 and micro < 2 * pp:
         why = "its pipeline is never full"
     if why or layers is None:
-        raise AutoscoutError(f"parts do not cover a configuration like this: {why}; trace it whole")
+        raise AutoscoutError(f"--parts cannot trace this configuration, because {why}; omit --parts")
     first, inner, last = layers
     world = arguments.world_size(configuration)
     filled = max(1, min(pp, micro))

@@ -183,7 +183,7 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
     found, notes = current_launch.configuration(space, _flags_today(job), mapped, USUAL)
     off = [name for name in asked(_flags_today(job)) if name not in job.space.allow]
     if off:
-        notes = [*notes, f"{listed(off)} in launch.current is ignored, because [space] does not have allow = {off}"]
+        notes = [*notes, f"{listed(off)} in launch.current is ignored; to use it, set [space] allow = {off}"]
     there, known = mapped(found), arguments(PROGRAM)
     other = [
         flag
@@ -192,7 +192,7 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
         if flag not in {*there, *_ALIKE} and _ASKED.get(flag) not in off
     ]
     if other:
-        notes = [*notes, f"{listed(other)} in launch.current is ignored: no configuration here includes it"]
+        notes = [*notes, f"{listed(other)} in launch.current is ignored, because no configuration of this job has it"]
     return found, notes
 
 

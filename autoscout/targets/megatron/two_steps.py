@@ -25,7 +25,8 @@ def check(job: Job, launch: Launch, form: str) -> float:
     configuration = Configuration(launch.configuration)
     flags = arguments.flags(job, configuration)
     if changed := [flag for flag, value in flags.items() if flag != _FILE and launch.arguments.get(flag) != value]:
-        raise AutoscoutError(f"--check: the exported {changed[0]} differs from the configuration's", 2)
+        what = f"the exported value of {changed[0]} differs from that of the measured configuration"
+        raise AutoscoutError(f"--check: {what}; run the exported command", 2)
     short = msgspec.structs.replace(job.launch, warmup=0, iterations=_ITERATIONS, measure_s=float("inf"))
     job = msgspec.structs.replace(job, launch=short)
     began = time.monotonic()

@@ -77,7 +77,7 @@ def _knob(kind: str, fast: str, layers: int) -> KnobEntry:
         off=0,
         when=f"pp > 1 and {kind} > 0 and {fast} > 0 and {whole}",
         unit="layers",
-        meaning=f"layers of each pipeline stage on {kind}, fewer than on {fast} (0: as many as the others)",
+        meaning=f"layers of each pipeline stage on {kind}, fewer than on {fast} (0: as many as the other stages)",
         sets="pipeline_model_parallel_layout",
         since="0.13",
     )
@@ -96,8 +96,8 @@ def _rules(kinds: list[str]) -> list[RuleEntry]:
         RuleEntry(
             id="H4",
             holds=f"not unequal or (sharing_stages > 0 and shared_layers >= sharing_stages and {deeper})",
-            reason="{shared_layers} layers are left for {sharing_stages} stages on the faster devices, so a "
-            "slower device would get no fewer a stage",
+            reason="{shared_layers} layers are left for {sharing_stages} stages on the faster devices, so a stage on a "
+            "slower device would not have fewer layers",
             source=f"ours; {_SOURCE}: every stage has a layer",
             checked="ours",
         ),

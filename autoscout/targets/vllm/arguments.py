@@ -216,7 +216,7 @@ def why_not_made(job: Job) -> str:
     other = listed([what for what, size in has.items() if size])
     if not other:
         return ""
-    here = f"{job.name}: a model with {other} is not made with random weights here"
+    here = f"{job.name}: AutoScout cannot make a model with {other} and random weights"
     return f"{here}; set launch.model_path to the folder of such a model"
 
 

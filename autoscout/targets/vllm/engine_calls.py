@@ -44,7 +44,7 @@ def fit_of(python: list[str], release: str, there: bool = True) -> seams.SeamFit
     known, names, oldest = recorded().of(release), sorted({seam.name for seam in used()}), recorded().releases[0]
     build = "" if not there or seams.installed(python, "vllm", "vllm")[0] else "this build of "
     if known is None and not reached(release, oldest):
-        unfit = [f"it is older than {oldest}, the oldest release that AutoScout fits"]
+        unfit = [f"this release is older than {oldest}, the oldest release that AutoScout supports"]
     else:
         signatures = seams.ask(python, SERVE, DEVICE, names) if known is None or build else known
         unfit = seams.unfit(used(), signatures)

@@ -60,7 +60,7 @@ def notes(job: Job) -> list[str]:
     if unpredicted:
         found.insert(0, f"predictions ignore {listed(unpredicted)}, but experiments and exports keep them")
     return found + unnamed(
-        "vLLM", strange, "exported as you wrote it, and measured if the installed version accepts it"
+        "vLLM", strange, "exported as you wrote it, and used in experiments if the installed version accepts it"
     )
 
 

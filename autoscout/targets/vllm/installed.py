@@ -108,8 +108,8 @@ def _left_out(installed: Installed, catalog: Catalog, knob: KnobEntry) -> str:
     """Returns a sentence with the reason why the knob is removed."""
     if instead(knob) is None:
         raise AutoscoutError(
-            f"{catalog.target} {installed.version} has no {_argument(knob)}, which our catalog needs; it was written "
-            f"for {catalog.version}",
+            f"{catalog.target} {installed.version} has no {_argument(knob)}, which AutoScout's catalog needs; install "
+            f"{catalog.target} {catalog.version}, for which the catalog was written",
             2,
         )
     lacks = knob.sets if _argument(knob) in installed.arguments else _argument(knob)

@@ -99,7 +99,7 @@ def as_measured(found: Launch, environment: dict[str, str]) -> Launch:
     on_cuda = found.on_gpus and found.resource != devices.AMD
     image = _image(version) if on_cuda else found.image
     no_image = on_cuda and image == NO_IMAGE  # else launch() has already added this note
-    note = f"vLLM {version}, which it was measured with"
+    note = f"vLLM {version}, with which the configuration was measured"
     note += f" (for Kubernetes, its image instead of {NO_IMAGE})" if no_image else ""
     return msgspec.structs.replace(found, image=image, missing=[*found.missing, note])
 

@@ -34,7 +34,8 @@ def measurement(folder: Path) -> Measurement | None:
     }
     if same := measured.get("same_as"):
         found = measurement(folder.parent / same)
-        evidence = f"vLLM makes the same engine as for {found.name}, so it is not run again" if found else ""
+        same_engine = f"vLLM makes the same engine as for {found.name}" if found else ""
+        evidence = f"{same_engine}, so this configuration is not run again" if found else ""
         return msgspec.structs.replace(found, **own, evidence=evidence) if found else None
     job = msgspec.convert(experiment["job"], Job)
     passes = msgspec.convert(measured["passes"], list[load_plan.Pass])

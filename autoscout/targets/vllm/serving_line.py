@@ -176,10 +176,10 @@ def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str,
         config = folder.resolve() / "config.json"
         shape_of(config, "serve")  # reports an unsupported shape now, since the job could not be used
         if encoders(config):
-            notes.append("model: its parts for images or sound are not counted, since a load's prompts are text")
+            notes.append("model: parts for images or sound are not counted, because the prompts of a load are text")
         return {"from": str(config)}
     if known := published(named):
-        otherwise = "" if len(known) > 1 else "; without it random weights of that shape are served"
+        otherwise = "" if len(known) > 1 else "; without the folder, random weights of that shape are served"
         where = (
             f"{named} is not a folder on this machine; write the model's folder"
             if named.startswith("/")

@@ -355,7 +355,7 @@ def _sentence(metrics: Mapping[str, float], found: ServedTrace) -> str:
 
 def _refusal(found: ServedTrace) -> str:
     if found.verdict == "timeout":
-        return "the load was not served within the time limit; raise it with --timeout, or reduce traffic.requests"
+        return "the load was not served within the time limit; raise --timeout, or reduce traffic.requests"
     message = " ".join(found.message.split())[:600]
     if found.verdict == "untraceable":
         return f"cannot be run without a device: {message}; measure it with `autoscout profile`"

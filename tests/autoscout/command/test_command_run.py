@@ -252,7 +252,9 @@ def test_programs_of_a_shell_command_tell_its_interpreter_and_are_looked_for(wri
     job = load_job(write(('trainer.py --mbs 2"', f"trainer.py{shell}"), (f"{sys.executable} -S ", f"{script} ")))
     assert CommandProfiler(job).environment()["python"]
     said = target_of(job).notes_on_job(job)
-    assert [note for note in said if "cannot be run" in note] == ["launch.command: 'curll' cannot be run here"]
+    assert [note for note in said if "cannot be run" in note] == [
+        "launch.command: 'curll' cannot be run here; install it, or write its full path"
+    ]
 
 
 def test_an_edited_script_is_another_context(write, tmp_path):

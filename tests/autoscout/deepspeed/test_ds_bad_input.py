@@ -36,18 +36,18 @@ def test_comments_and_trailing_commas_are_read_as_deepspeed_reads_them(place):
     ("config", "said"),
     [
         ('{"train_batch_size": 16', "is not JSON"),
-        ("[1]", "is not an object"),
+        ("[1]", "must be an object"),
         ('{"train_batch_size": 1, "train_batch_size": 2}', "'train_batch_size' is given twice"),
         (
             {"zero_optimizaton": {"stage": [1, 2]}},
             "has no setting 'zero_optimizaton'; did you mean",
         ),
         ({"zero_optimization": {"stage": [1], "reduce_bukket_size": 1}}, "did you mean 'reduce_bucket_size'"),
-        ({"zero_optimization": [1]}, "zero_optimization is not an object"),
-        ({**CONFIG, "fp16": True}, "fp16 is not an object with settings"),
+        ({"zero_optimization": [1]}, "zero_optimization must be an object"),
+        ({**CONFIG, "fp16": True}, "fp16 must be an object with settings"),
         ({**CONFIG, "autotuning": {"model_info": {"num_params": "x"}}}, "model_info.num_params = 'x' is not a number"),
         ({**CONFIG, "zero_optimization": {"stage": [math.nan, 1]}}, "NaN and Infinity are not numbers"),
-        ({**CONFIG, "train_batch_size": [8, 16]}, "lists several train_batch_size"),
+        ({**CONFIG, "train_batch_size": [8, 16]}, "has a list for train_batch_size"),
         ({**CONFIG, "train_batch_size": 32}, "trains 32 samples per step; set traffic.global_batch = 32"),
         ({**CONFIG, "autotuning": {"metrik": "latency"}}, "no setting 'metrik'; did you mean 'metric'"),
         ({**CONFIG, "autotuning": {"metric": "speed"}}, "autotuning: Invalid enum value 'speed'"),
@@ -108,14 +108,15 @@ def test_a_name_that_is_none_of_deepspeeds_nor_nearly_is_noted(place):
     job = place.job({**CONFIG, "my_own_settings": {"a": 1}})
     from autoscout.targets.target import target_of
 
-    assert "the ds_config's 'my_own_settings' is not a setting of DeepSpeed" in target_of(job).notes_on_job(job)
+    ignored = "DeepSpeed ignores 'my_own_settings' in the ds_config, because it has no such setting"
+    assert ignored in target_of(job).notes_on_job(job)
 
 
 def test_a_number_of_trials_that_gives_way_to_the_budget_is_said(place):
     from autoscout.targets.target import target_of
 
     job = place.job({**CONFIG, "autotuning": {"enabled": True, "tuner_num_trials": 9}})
-    assert any("30 experiments, as in the job's budget" in said for said in target_of(job).notes_on_job(job))
+    assert any("the job's budget sets 30 experiments" in said for said in target_of(job).notes_on_job(job))
     usual = place.job({**CONFIG, "autotuning": {"enabled": True, "tuner_num_trials": 30}})
     assert not any("trials" in said for said in target_of(usual).notes_on_job(usual))
 

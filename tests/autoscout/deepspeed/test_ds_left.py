@@ -56,7 +56,7 @@ def test_with_auto_and_half_written_files(place, left, tmp_path):
     assert done.returncode == 0, done.stderr
     assert rows.keys() == {(0, 8), (1, 8)}  # a ds_config that was cut off is in exp.json, too
     said = done.stdout + done.stderr
-    assert 'its batch sizes are "auto"' in said
+    assert 'the batch sizes are "auto"' in said
     assert "z0_gas2_tmbspg4" in said
     assert "metrics.json cannot be read" in said
     assert "Traceback" not in said

@@ -137,7 +137,7 @@ def test_todays_micro_batch_is_the_first(tmp_path, monkeypatch):
     (tmp_path / "run_clm.py").touch()
     line = "torchrun --nproc-per-node 2 run_clm.py --per_device_train_batch_size 4 --gradient_accumulation_steps 4"
     text, notes = job_file(shlex.split(f"{line} --deepspeed ds.json"), tmp_path)
-    assert 'ds_config: its ZeRO stage 3 is fixed; to try others, write "stage": "auto" in ds.json' in notes
+    assert 'ds_config: the ZeRO stage 3 is fixed; to try other stages, write "stage": "auto" in ds.json' in notes
     (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"cpu"'))
     space = JobSpace.load(tmp_path / "job.toml")
     assert [recipe.knobs["mbs"] for recipe in space.recipes] == [4, 16, 1]

@@ -19,7 +19,7 @@ def test_an_exported_layout_is_started_and_one_that_fails_says_why():
     with pytest.raises(AutoscoutError, match=r"does not work here: .*3") as failed:
         checked(job, broken, "command")
     assert failed.value.exit_code == 1
-    with pytest.raises(AutoscoutError, match="our own loop writes no checkpoint"):
+    with pytest.raises(AutoscoutError, match="own training loop writes no checkpoint"):
         checked(job, found, "command", soak=True)
 
 
@@ -27,6 +27,6 @@ def test_other_flags_than_its_configuration_has_are_not_started():
     job = tiny_job()
     found = launch(job, configuration(dp=2), "dp2", "measured")
     other = msgspec.structs.replace(found, arguments={**found.arguments, "--micro-batch-size": 4})
-    with pytest.raises(AutoscoutError, match="the exported --micro-batch-size differs") as refused:
+    with pytest.raises(AutoscoutError, match="the exported value of --micro-batch-size differs") as refused:
         checked(job, other, "command")
     assert refused.value.exit_code == 2

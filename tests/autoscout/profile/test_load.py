@@ -344,7 +344,7 @@ def test_an_answer_that_is_cut_off_is_a_failure(server: Server, tmp_path: Path) 
     server.longest = 3
     found = drive(server, tmp_path, concurrency=4, input_len=8, output_len=5, requests=8)
     failed = load_plan.failed(msgspec.convert(found["passes"], list[Pass]))
-    assert "requests failed: the answer has 3 tokens, 5 were asked for" in failed
+    assert "requests failed: the answer has 3 tokens, but 5 were requested" in failed
 
 
 def test_nobody_there_is_a_failure(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_a_trace_of_hashes_says_what_prompts_have_in_common(tmp_path: Path) -> N
     assert plan["arrival_s"] == [0.0, 1.5]
     assert JobSpace.of_job(traced).attributes["shares"]
     trace.write_text('{"timestamp": 0, "input_length": 100, "output_length": 5, "hash_ids": [1, 2, 3]}\n')
-    with pytest.raises(AutoscoutError, match=r"line 1: 100 in, 5 out, 3 blocks of 512"):
+    with pytest.raises(AutoscoutError, match=r"line 1: input_length 100, output_length 5 and 3 hash_ids"):
         load_plan.plan(traced)
 
 

@@ -218,7 +218,7 @@ class TestWithoutTheEngine:
     def test_other_targets_have_no_engines_to_lose(self) -> None:
         said = verbs.run("shadow", "fixtures/jobs/tiny-moe-cpu.toml", "--lose", "1@3")
         assert said.returncode == 2
-        assert "has no engines that --lose could end" in said.stderr
+        assert "--lose ends engines of a server" in said.stderr
 
 
 class TestOfRouters:

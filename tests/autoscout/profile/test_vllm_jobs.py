@@ -66,15 +66,15 @@ def test_dollars_need_a_price(tmp_path: Path) -> None:
 
 def test_the_highest_rate_needs_limits_and_an_open_loop(tmp_path: Path) -> None:
     asked = 'maximize = "max_rate_rps"\n'
-    assert "needs limits to meet" in refused(tmp_path, objective=asked)
+    assert "needs limits on latencies" in refused(tmp_path, objective=asked)
     limits = 'constraints = ["ttft_p99_ms <= 500"]'
     users = "concurrency = 4\ninput_len = 8\noutput_len = 4"
     assert "remove traffic.concurrency" in refused(tmp_path, objective=asked + limits, traffic=users)
     job = load_job(written(tmp_path, objective=asked + limits))
     assert load_plan.plan(job)["search"]["limits"] == [["ttft_p99_ms", 500.0]]
     assert load_plan.plan(job)["search"]["start"] == 4.0
-    assert "lower is better" in refused(tmp_path, objective='maximize = "usd_per_million_output_tokens"')
-    assert "higher is better" in refused(tmp_path, objective='minimize = "output_tokens_per_s_per_gpu"')
+    assert "better when it is lower" in refused(tmp_path, objective='maximize = "usd_per_million_output_tokens"')
+    assert "better when it is higher" in refused(tmp_path, objective='minimize = "output_tokens_per_s_per_gpu"')
 
 
 def test_a_trace_lies_where_its_job_file_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_the_azure_traces_are_read_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ("0,5,5\n1,-3,5\n", "line 3: arrival 1 s, -3 in"),
+        ("0,5,5\n1,-3,5\n", "line 3: arrival_s 1, input_tokens -3"),
         ("0,5,five\n", "line 2: could not convert"),
         ("", "the trace has no requests"),
     ],

@@ -70,7 +70,7 @@ def test_what_a_node_says_is_read(monkeypatch):
     assert [gpu["used_gib"] for gpu in found["gpus"]] == [412 / 1024, None]
     assert gpu_state.limits(found["gpus"]) == (
         "GPU 1 is limited to 300 of 400 W",
-        "`nvidia-smi -pl 400`, unless this is intended",
+        "run `nvidia-smi -pl 400`, unless the limit is intended",
     )
     assert found["lost"] == ["Unable to determine the device handle for GPU2: Unknown Error"]
 
@@ -94,14 +94,14 @@ def test_clocks_that_are_held_are_told_with_the_command_that_frees_them():
     assert gpu_state.limits([{**GPU, "application_mhz": 1410.0, "default_mhz": 1410.0}]) is None
     assert gpu_state.limits(held) == (
         "GPUs 0, 2 are held at 1095 of 1410 MHz",
-        "`nvidia-smi -rac`, unless this is intended",
+        "run `nvidia-smi -rac`, unless the limit is intended",
     )
 
 
 def test_how_gpus_are_joined_and_whose_are_joined_otherwise():
     assert gpu_state.joined(TOPOLOGY) == "NV4 × 2, SYS × 4"
     all_four = TOPOLOGY.replace("SYS", "NV4")
-    assert gpu_state.joined(all_four) == "NV4 between all"
+    assert gpu_state.joined(all_four) == "NV4 between all GPUs"
     assert gpu_state.joined("") == ""
     links = {"a": "NV4 between all", "b": "NV4 between all", "c": "NV4 × 2, SYS × 4", "d": ""}
     assert gpu_state.odd_ones(links) == {"c": "NV4 between all"}

@@ -58,10 +58,10 @@ def test_include_and_exclude_as_deepspeed_has_them():
 @pytest.mark.parametrize(
     ("include", "exclude", "said"),
     [
-        ("n1", "n2", "give only one of them"),
+        ("n1", "n2", "are both set; remove one of the two"),
         ("n9", "", "there is no host 'n9'; the hosts are n1, n2"),
         ("n1:7", "", "n1 has devices 0 to 3, so there is no device '7'"),
-        ("", "n1@n2", "leaves no device"),
+        ("", "n1@n2", "excludes all devices; keep at least one"),
         ("n1:x", "", "so there is no device 'x'"),
     ],
 )

@@ -264,7 +264,7 @@ def test_a_knob_by_kind_is_told_to_each_host_and_exported(two_kinds, tmp_path):
 
 def test_a_knob_by_kind_that_nobody_can_be_told_is_refused(two_kinds):
     here = msgspec.structs.replace(two_kinds, cluster=msgspec.structs.replace(two_kinds.cluster, hosts=""))
-    with pytest.raises(AutoscoutError, match="knob 'b': by_kind is for numbers and names"):
+    with pytest.raises(AutoscoutError, match="knob 'b': by_kind needs target = 'command'"):
         JobSpace.of_job(here)
 
 

@@ -156,7 +156,7 @@ async def _answer(
         elif not body["return_token_ids"]:
             record["tokens"] = []
         if record["count"] != (wanted := requests[i].output_len):
-            record["error"] = record["error"] or f"the answer has {record['count']} tokens, {wanted} were asked for"
+            record["error"] = record["error"] or f"the answer has {record['count']} tokens, but {wanted} were requested"
     return duration, records
 
 
