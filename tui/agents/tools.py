@@ -101,7 +101,7 @@ class Exported(OfSession, forbid_unknown_fields=True, kw_only=True):
 class Import(OfJob, forbid_unknown_fields=True, kw_only=True):
     table: Annotated[Name, Meta(description="a file or folder of this server's folder")]
     reader: Annotated[str, Meta(max_length=100)] = ""
-    dry_run: Annotated[bool, Meta(description="import only after a call with true")] = True
+    dry_run: Annotated[bool, Meta(description="false imports, but only after a call with true")] = True
 
 
 def _words(knobs: dict[str, Value]) -> list[str]:
