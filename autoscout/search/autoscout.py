@@ -276,7 +276,10 @@ class AutoScout:
         gaps[np.isin(rows, list(self.model.aside))] = -1.0
         at = int(np.argmax(gaps)) if taken else int(np.argmin(gaps))
         return Proposal(
-            int(rows[at]), "MODEL", 0.0, "far from all configurations tried so far" if taken else "the most central"
+            int(rows[at]),
+            "MODEL",
+            0.0,
+            "far from all configurations tried so far" if taken else "in the middle of the space",
         )
 
     def _may_run(self, rows: np.ndarray, least: Callable[[np.ndarray], float]) -> np.ndarray:
