@@ -409,7 +409,7 @@ class Engine:
         The rounds do not count towards the budget. After the wall-clock limit there is only one round, and on a
         deterministic cost model none (designed.py)."""
         if not self.evaluator.done:
-            raise AutoscoutError(f"{self.started.session} ended before anything was measured")
+            raise AutoscoutError(f"session {self.started.session} ended before anything was measured")
         allowed, over = self.steering.allowed, self._no_more_rounds
         done = [
             self.reference.rejudge(m) for m in self.evaluator.today() if m.counts and allowed.is_valid(m.configuration)

@@ -228,7 +228,7 @@ def watch(call: Call, asked: OfWatching) -> Any:
         over = not store.is_running(folder)
         lines, events = list[str](), journals.events(folder / "journal.jsonl", plain=True)
         if not events or not isinstance(events[0], journals.SessionStarted):
-            raise AutoscoutError(f"the journal of {asked.session} contains no session", 2)
+            raise AutoscoutError(f"the journal of {asked.session} contains no session; begin a new session", 2)
         shown = Lines(events[0].job, asked.session, lines.append)
         for event in events:
             shown.see(event)

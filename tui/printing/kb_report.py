@@ -185,7 +185,7 @@ def forgotten(done: Forgotten, as_json: bool) -> None:
     for path in done.files:
         click.echo(f"  removed {path}")
     for text in done.left:
-        click.echo(f"  left: {text}")
+        click.echo(f"  note: {text}")
 
 
 def _shown(value: Number) -> str:
