@@ -177,7 +177,9 @@ class Study:
         asked = configuration if isinstance(configuration, Configuration) else Configuration(dict(configuration))
         if asked.id not in self._asked:
             raise AutoscoutError(
-                f"{self.space.name(asked) or asked.knobs} was not returned by ask(), or already has a result", 2
+                f"{self.space.name(asked) or asked.knobs} was not returned by ask(), or already has a result; "
+                "call tell() once for each configuration that ask() returned",
+                2,
             )
         status = self._status(failed, metrics or {})
         experiment = self._asked[asked.id][0]
@@ -206,7 +208,7 @@ class Study:
         confirmed = self._engine.confirmed
         ran = [(c, m) for m in self._engine.evaluator.done.values() if (c := cost(objective, m)) is not None]
         if not ran:
-            raise AutoscoutError(f"no configuration of {self.job.name} has run correctly yet", 3)
+            raise AutoscoutError(f"no configuration of {self.job.name} has run correctly yet; ask for more", 3)
         least, best = min(ran, key=lambda pair: pair[0])
         if confirmed is not None:
             best = next(m for _, m in ran if m.configuration.id == confirmed.winner.id)

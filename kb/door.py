@@ -125,7 +125,8 @@ def job(stored: str | bytes) -> Job:
     except msgspec.ValidationError as error:
         if isinstance(version, int) and version > RECORDS:
             raise Newer(
-                f"a newer AutoScout wrote the job (record format {version}, this one reads {RECORDS})"
+                f"a newer AutoScout wrote the job (record format {version}, this one reads {RECORDS}); "
+                "upgrade AutoScout"
             ) from error
         raise Refused(f"a job cannot be read ({error})") from error
 

@@ -32,8 +32,8 @@ def remove(kb: Path) -> Removed:
     rewrite(kb)
     left += [f"session {name} is running; stop it, then run this command again" for name in sorted(running)]
     left += [
-        f"{count} texts of {name} contain secrets that need its journal, which is not here; `autoscout kb forget` "
-        f"removes {name}"
+        f"{count} texts of {name} still contain secrets, since the journal of {name} is not here; "
+        f"`autoscout kb forget {name}` removes the session"
         for name, count in rows.items()
         if name not in ours and name not in running
     ]

@@ -291,6 +291,6 @@ def session_started(kb: Path, session: str) -> SessionStarted:
     path = journalled(kb, session) / "journal.jsonl"
     first = next(journals.read(path), None)
     if first is None or not isinstance(first[0], SessionStarted):
-        raise AutoscoutError(f"{path}: contains no session; start the job again", 2)
+        raise AutoscoutError(f"{path}: the journal contains no session; start the job again", 2)
     door.check_job(first[0].job)
     return first[0]

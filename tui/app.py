@@ -286,7 +286,7 @@ class SessionApp(Wired[None]):
 
     def _give(self, what: str, settings: list[str] | None = None) -> None:
         if not self.session.alive:
-            self.notify("this session is not running", severity="warning")
+            self.notify("this session is not running, so it takes no orders", severity="warning")
             return
         try:
             order = parsed(what, settings or [], f"screens, pid {os.getpid()}")
@@ -341,7 +341,7 @@ class SessionApp(Wired[None]):
     def action_switch(self) -> None:
         """Shows the state when fidelity switched from simulating to profiling."""
         if self.session.switched_at is None:
-            self.notify("the fidelity never switched")
+            self.notify("this session never switched from simulating to profiling")
         else:
             self._go(self.session.switched_at)
 

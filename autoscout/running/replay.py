@@ -31,7 +31,8 @@ class Replay:
         for event in journal.events(path):
             if isinstance(event, journal.SessionStarted):
                 if event.job.id != job.id:
-                    raise AutoscoutError(f"{path}: the journal was recorded for a different model or traffic", 2)
+                    problem = "the journal was recorded for a different model or traffic; name a journal of this job"
+                    raise AutoscoutError(f"{path}: {problem}", 2)
                 self._environment = event.environment
             elif isinstance(event, journal.ExperimentEnded):
                 found = event.measurement

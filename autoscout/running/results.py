@@ -48,7 +48,8 @@ def writing(place: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise AutoscoutError(f"{place}: cannot write the experiment's files ({error.strerror})") from error
+        problem = f"cannot write the experiment's files ({error.strerror})"
+        raise AutoscoutError(f"{place}: {problem}; free some space, or make the folder writable") from error
 
 
 def prepare(folder: Path, about: About, worker: dict[str, Any]) -> Path:

@@ -86,7 +86,7 @@ class WarmScript:
         answer = self._answer(_IMPORTS_S, lambda: False)
         if answer is None:
             self.close()
-            raise OSError(0, "the warm interpreter has died")
+            raise OSError(0, 'the interpreter that launch.launcher = "warm" started has ended')
         return _Forked(answer["pid"])
 
     def close(self) -> None:

@@ -275,9 +275,8 @@ class AutoScout:
             gaps *= self._may_run(rows, np.median)
         gaps[np.isin(rows, list(self.model.aside))] = -1.0
         at = int(np.argmax(gaps)) if taken else int(np.argmin(gaps))
-        return Proposal(
-            int(rows[at]), "MODEL", 0.0, "far from all configurations tried so far" if taken else "the most central"
-        )
+        why = "far from all configurations tried so far" if taken else "in the middle of the space"
+        return Proposal(int(rows[at]), "MODEL", 0.0, why)
 
     def _may_run(self, rows: np.ndarray, least: Callable[[np.ndarray], float]) -> np.ndarray:
         """(n,) whether each row's probability of running within all bounds is at least min(1/2, least(p)), where p

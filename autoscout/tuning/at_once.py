@@ -37,7 +37,7 @@ class Half(msgspec.Struct, frozen=True):
 def halves(job: Job, environment: Mapping[str, str]) -> tuple[Half, Half]:
     """Two halves of this machine that share no core. Errors: AutoscoutError (exit 2) if the job does not fit a half."""
     if why := _refused(job):
-        raise AutoscoutError(f"--at-once runs both sides at the same time on this machine, but {why}", 2)
+        raise AutoscoutError(f"--at-once runs A and B at the same time on this machine, but {why}", 2)
     cpus = sorted(os.sched_getaffinity(0), key=lambda cpu: (_core(cpu), cpu))
     if job.launch.launcher == "replay":
         return Half(cpus, []), Half(cpus, [])
@@ -52,8 +52,8 @@ def halves(job: Job, environment: Mapping[str, str]) -> tuple[Half, Half]:
         count = min(len(some) for some in of_gpus)
     if count < needed:
         raise AutoscoutError(
-            f"--at-once runs each side on half of the machine, where the job can use {count} devices, but it needs "
-            f"{needed}",
+            f"--at-once runs each side on half of the machine, which has {count} devices for a job that needs "
+            f"{needed}; omit --at-once",
             2,
         )
     one, other = (Half(cpus, gpus) for cpus, gpus in zip(of_cpus, of_gpus, strict=True))
@@ -68,16 +68,16 @@ def _refused(job: Job) -> str:
     files = {name: each.file for name, each in launch.metrics.items() if isinstance(each, MetricSource)}
     shared = [name for name, file in files.items() if file and "{folder}" not in file]
     if job.cluster.hosts:
-        return "the job sets cluster.hosts"
+        return "the job sets cluster.hosts; omit --at-once"
     if outside:
-        return f"{min(outside)} decides where the job's processes run"
+        return f"{min(outside)} decides where the job's processes run; omit --at-once"
     if given(job):
         return f"CUDA_VISIBLE_DEVICES={given(job)} leaves only these GPUs; unset it, so that all can be divided"
     if power.KNOB in JobSpace.of_job(job).knob:
-        return f"the knob {power.KNOB} changes GPUs of both"
+        return f"the knob {power.KNOB} changes the GPUs of both; omit --at-once"
     if shared:
         return f"both would write the file of launch.metrics.{shared[0]}; use {{folder}} in its name"
-    return "both would use launch.kv_folder" if launch.kv_folder else ""
+    return "both would use launch.kv_folder; omit --at-once" if launch.kv_folder else ""
 
 
 def _core(cpu: int) -> tuple[int, int]:

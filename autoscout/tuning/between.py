@@ -44,7 +44,7 @@ def _settings(old: Path, new: Path, folder: Path) -> list[BisectPoint]:
     blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     changed = [block for block in blocks if block[0] != "equal"]
     if not changed:
-        raise AutoscoutError(f"{old} and {new} do not differ in any line", 2)
+        raise AutoscoutError(f"{old} and {new} have the same lines; give two files that differ", 2)
     found = []
     for count in range(len(changed) + 1):
         now = set(itertools.islice(changed, count))

@@ -91,7 +91,7 @@ def bisect(
             pair += 1
             before, p = p, _of_suspects(search, broken)
             first = max(p, key=p.__getitem__)
-            on_note(f"pair {pair}: {_named(points, both)}; likeliest: {points[first].label}")
+            on_note(f"pair {pair}: {_named(points, both)}; the likeliest cause so far: {points[first].label}")
             twice = min(p[first], before.get(first, 0.0))  # two pairs in a row, since a burst of load may distort one
             if twice >= sure and len(search.pairs) > changepoint.FIRST:
                 break
@@ -173,10 +173,10 @@ def _bisected(
     first, is_sure = suspects[0], p[order[0]] >= sure
     between = f" or one of the {first.skipped} changes before it, which do not run" if first.skipped else ""
     slower = "" if by is None else f", {percent(by)}"
-    sentence = f"{first.label}{between} made it slower{slower} (probability {first.p:.2f}, {pairs} pairs)"
+    sentence = f"{first.label}{between} made the job slower{slower} (probability {first.p:.2f}, {pairs} pairs)"
     return Bisected(
         sure=is_sure,
-        sentence=sentence if is_sure else f"undecided after {pairs} pairs; likeliest: {sentence}",
+        sentence=sentence if is_sure else f"undecided after {pairs} pairs; the likeliest cause: {sentence}",
         slower=None if by is None else factor(by),
         pairs=pairs,
         suspects=suspects,

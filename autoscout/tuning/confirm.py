@@ -209,7 +209,7 @@ def _numbers(against: Contrast | None, p_better: float | None, rounds: int) -> s
     between = (
         f"95 % interval {_percent(against.low)} to {_percent(against.high)}"
         if math.isfinite(against.half)
-        else f"one round has no interval; P(better) {_chance(p_better)}"
+        else f"one round gives no interval; probability of a gain {_chance(p_better)}"
     )
     return f"{_percent(against.log)} ({between}; {times})"
 
@@ -229,7 +229,7 @@ def _sentence(
     if kind == "equal":
         return f"{name} and {reference} differ by less than 1 %: {numbers}"
     wanted = f"; {more} rounds would decide" if more else ""
-    done = "it is the better guess" if chosen else f"{reference} is kept"
+    done = f"{name} is the better guess" if chosen else f"{reference} is kept"
     return f"undecided: the gain of {name} over {reference} is {numbers}, so {done}{wanted}"
 
 
@@ -249,10 +249,13 @@ def _shape(around: Around | None) -> str:
     if around is None:
         return ""
     known = around.low > _STEEP or around.high < _STEEP
-    shape = "a broad basin" if around.high < _STEEP else "a sharp peak" if around.low > _STEEP else "peak or basin"
-    interval = f"the median cost of its {around.neighbours} neighbours is estimated to be {_percent(around.median)}"
+    shape = "the winner stands in a broad basin" if around.high < _STEEP else "the winner stands on a sharp peak"
+    interval = (
+        f"the median cost of the {around.neighbours} configurations that differ from it in one knob is estimated to be "
+        f"{_percent(around.median)}"
+    )
     sure = f"95 % interval {_percent(around.low)} to {_percent(around.high)}"
-    return f"; {shape}{'' if known else ' is not known'}: {interval} ({sure})"
+    return f"; {shape if known else 'it is not known whether the winner stands on a sharp peak'}: {interval} ({sure})"
 
 
 def _percent(log: float) -> str:

@@ -411,7 +411,7 @@ class Engine:
         The rounds do not count towards the budget. Of the rounds that would end after the wall-clock limit, only the
         first is measured; on a deterministic cost model, there are none (designed.py)."""
         if not self.evaluator.done:
-            raise AutoscoutError(f"{self.started.session} ended before anything was measured")
+            raise AutoscoutError(f"session {self.started.session} ended before anything was measured")
         allowed, over = self.steering.allowed, self._no_more_rounds
         done = [
             self.reference.rejudge(m) for m in self.evaluator.today() if m.counts and allowed.is_valid(m.configuration)

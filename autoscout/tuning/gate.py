@@ -167,7 +167,7 @@ def retuned(side: Side, kb: Path, on_note: Callable[[str], None], stop: Stop) ->
     """Tunes a side in a new session and returns the side with the winner's configuration. Errors: AutoscoutError."""
     result = session.tune(side.job, kb, session.SessionOptions(), lambda event: None, on_note, stop)
     if result.confirmed is None:
-        raise AutoscoutError(f"{side.label}: session {result.session} found nothing to compare")
+        raise AutoscoutError(f"{side.label}: session {result.session} ended without a winner to compare")
     on_note(f"{side.label}: {result.confirmed.name} of session {result.session}")
     return msgspec.structs.replace(side, configuration=result.confirmed.winner)
 
@@ -241,13 +241,13 @@ def _compared(
 
 
 def _judged(a: GateSide, b: GateSide, standing: pairs.PairsStanding, margin: float) -> Gated:
-    numbers, allowed = _numbers(standing), f"{100 * margin:.3g} %" if margin else "nothing"
+    numbers, allowed = _numbers(standing), f"a slowdown of {100 * margin:.3g} %" if margin else "no slowdown"
     sentence = {
-        "worse": f"B is slower than A by {numbers}, but only {allowed} is allowed",
+        "worse": f"B is slower than A by {numbers}, but {'only ' if margin else ''}{allowed} is allowed",
         "no worse": f"B is faster than A: {numbers}"
         if standing.high < 0
-        else f"B is no more than {allowed} slower than A: {numbers}",
-        "undecided": f"undecided after {standing.pairs} pairs: B compared with A is {numbers}, {allowed} is allowed",
+        else f"B is no more than {100 * margin:.3g} % slower than A: {numbers}",
+        "undecided": f"undecided after {standing.pairs} pairs: B against A is {numbers}, and {allowed} is allowed",
     }[standing.kind]
     if standing.slow:
         sentence += f"; {standing.slow} runs were slow because of the machine, so runs at its usual speed are compared"
@@ -274,7 +274,7 @@ def _numbers(standing: pairs.PairsStanding) -> str:
 def _gated(a: GateSide, b: GateSide, kind: str, margin: float, sentence: str) -> Gated:
     both = a.done[0].losses and b.done[0].losses
     if not both and b.done[0].status == "ok":
-        sentence += "; neither losses nor answers were compared, because a side reports none"
+        sentence += "; losses and answers were not compared, because A or B reports none"
     return Gated(
         a=a.side.label,
         b=b.side.label,

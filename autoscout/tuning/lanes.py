@@ -225,7 +225,7 @@ class Lanes:
                     self.scheduler.withdraw(other)
                 sentence = f"{name} was lost {DRAINED} times and is no longer used"
                 if self.scheduler.lacking(self._request):
-                    raise AutoscoutError(f"{sentence}, and without it an experiment does not fit: {evidence}")
+                    raise AutoscoutError(f"{sentence}; no experiment fits on the remaining hosts: {evidence}")
                 self.on_note(sentence)
 
     def _as_asked(self, placement: Placement) -> Placement:

@@ -238,8 +238,8 @@ def _parts(bases: list[Member], columns: Mapping[str, np.ndarray]) -> tuple[str,
 
 # Descriptions of software features (columns of the simulators) whose names do not explain themselves.
 _SOFTWARE = {
-    "te": "whether layers are Transformer Engine's",
-    "fused_norm": "whether a norm is a single kernel",
+    "te": "whether its layers come from Transformer Engine",
+    "fused_norm": "whether each norm is a single kernel",
     "attention": "the attention kernel",
     "grad_bytes": "how many bytes a gradient takes",
     "graphs": "whether layers run as CUDA graphs",

@@ -17,7 +17,9 @@ class Proposals:
     def __init__(self, kind: Kind | None) -> None:
         """`kind`: the session's strategy; None for a session without a search."""
         self.heard = kind is not None and kind.listens
-        self.deaf = "" if self.heard or kind is None else f"'{kind.name}' takes no proposals; `try` runs one now"
+        self.deaf = ""
+        if not self.heard and kind is not None:
+            self.deaf = f"strategy '{kind.name}' takes no proposals; the order `try` runs a configuration next"
         self._given: list[Proposed] = []
         self._held = False
 

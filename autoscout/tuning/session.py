@@ -346,5 +346,6 @@ def _owned(folder: Path) -> contextlib.AbstractContextManager[None]:
     """The lock that a process holds while it runs the session; `autoscout sessions` shows such a session as running."""
     path = folder / "owner.lock"
     if lock.is_held(path):
-        raise AutoscoutError(f"session {folder.name} is running in another process already")
+        shows = f"`autoscout watch {folder.name}` shows it"
+        raise AutoscoutError(f"session {folder.name} is running in another process; {shows}")
     return lock.exclusive(path, wait_s=0.0)

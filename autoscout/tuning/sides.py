@@ -106,7 +106,8 @@ def _with_file(job: Job, old: str, new: str) -> Job:
     line = job.launch.command or job.launch.current
     names = [word for word in line.split() if (where / word).resolve() == Path(old).resolve()]
     if not (names and new):
-        raise AutoscoutError(f"file={old}: the line of job {job.name} does not name this file", 2)
+        sentence = f"the launch line of {job.name} does not name this file; give a file that the line names"
+        raise AutoscoutError(f"file={old}: {sentence}", 2)
     there = str(Path(new).resolve())
     moved = {name: getattr(job.launch, name).replace(names[0], there) for name in ("command", "current")}
     return _launched(job, **moved)

@@ -52,7 +52,7 @@ class Steering:
                 "the line in the file is not an order" if order.what == "unreadable" else self._refusal(order, best)
             )
             if order.what == "pause" and stale:
-                refused = "this order was given before the session was resumed"
+                refused = "this order was given before the session was resumed; give it again"
             steered = Steered(what=order.what, values=order.values, by=order.by, why=order.why, refused=refused)
             self.tape.emit(steered, sync=True)
             if refused:

@@ -80,7 +80,7 @@ def test_a_cold_search_opens_with_the_reference_and_rows_far_from_each_other():
 def test_without_a_reference_the_most_central_comes_first():
     search = searching(None)
     [first] = decided(run(search, 1))
-    assert (first.phase, first.arm, first.why) == ("opening", "MODEL", "the most central")
+    assert (first.phase, first.arm, first.why) == ("opening", "MODEL", "in the middle of the space")
     points = search.encoding.rows(CODES).points.astype(float)
     off = ((points - points.mean(axis=0)) ** 2).sum(axis=1)
     assert off[POOL.row(first.configurations[0])] == pytest.approx(off.min(), rel=1e-5)

@@ -334,7 +334,7 @@ def test_bench_shows_tables_and_curves(table):
     assert done.returncode == 0, done.stderr
     assert "60 configurations" in done.stdout
     assert "median regret after n evaluations" in done.stdout
-    assert "evaluations of udo, relative to others' (unsolved" in done.stdout
+    assert "evaluations of udo, relative to those of each strategy (unsolved" in done.stdout
 
 
 def test_what_a_landscape_of_designs_tells_counts_whatever_else_the_job_wants():

@@ -141,7 +141,7 @@ def test_a_log_is_held_against_what_was_measured(tuned, tmp_path: Path):
 def test_what_cannot_be_looked_at_is_said(tuned):
     kb, session = tuned
     for words, said in [
-        (["when", session, "/no/log"], "is neither a URL nor a readable log"),
+        (["when", session, "/no/log"], "is neither a URL nor a file"),
         (["when", "nobody", "/no/log"], "there is no session nobody"),
         (["when", session, "http://127.0.0.1:9"], "cannot be read"),
     ]:

@@ -74,9 +74,9 @@ def test_missing_columns_are_named():
         complete({"layers": 1, "hidden": 1})
     with pytest.raises(AutoscoutError, match="column ar: 'some' is none of none, no, selective, full"):
         complete({"layers": 1, "hidden": 1, "heads": 1, "seq_len": 1, "ar": "some"})
-    assert Memory().applies({"layers": 1}) == "it needs hidden, heads, seq_len"
+    assert Memory().applies({"layers": 1}) == "this model needs hidden, heads, seq_len"
     assert Memory().applies(COLUMNS) == ""
-    assert Training().applies({"layers": 1}) == "it needs hidden, heads, seq_len, global_batch"
+    assert Training().applies({"layers": 1}) == "this model needs hidden, heads, seq_len, global_batch"
     assert Training("what").applies(dict.fromkeys(("layers", "hidden", "heads", "seq_len", "global_batch"), 1)) == (
         "no constants for device what"
     )

@@ -170,7 +170,7 @@ def test_a_pause_that_was_not_heard_before_the_engine_died_does_not_hold_the_res
     session.resume("s", kb, lambda e: None, lambda t: None, Stop())
     events = journals.events(folder / "journal.jsonl")
     assert [e.refused for e in events if isinstance(e, Steered)] == [
-        "this order was given before the session was resumed"
+        "this order was given before the session was resumed; give it again"
     ]
     assert any(isinstance(e, Confirmed) for e in events)
 

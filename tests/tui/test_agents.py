@@ -140,7 +140,7 @@ def test_a_strategy_without_an_arm_refuses_proposals(tmp_path: Path):
     options = session.SessionOptions(strategy="random")
     session.tune(job, tmp_path / "kb.duckdb", options, lambda e: None, lambda t: None, Stop(), "random")
     (order,) = [e for e in journals.events(folder / "journal.jsonl") if isinstance(e, Steered)]
-    assert order.refused == "'random' takes no proposals; `try` runs one now"
+    assert order.refused == "strategy 'random' takes no proposals; the order `try` runs a configuration next"
 
 
 def test_hints_of_a_file_are_proposed_and_a_line_that_is_none_is_named(tmp_path: Path):

@@ -174,7 +174,7 @@ def test_resuming_changes_nothing_silently(tuned):
         assert f"{change[0]} cannot be changed by --resume" in done.stderr
     done = autoscout("tune", TINY, "--resume", name, kb=kb)
     assert done.returncode == 2
-    assert "is not the job of that session" in done.stderr
+    assert "is not the job of the session in --resume" in done.stderr
 
 
 def test_resuming_takes_a_longer_limit_where_one_can_help(tuned):
@@ -333,7 +333,8 @@ def test_a_journal_without_a_session_says_so(tmp_path):
     (tmp_path / "empty.jsonl").touch()
     done = autoscout("watch", "--plain", tmp_path / "empty.jsonl")
     assert done.returncode == 2
-    assert done.stderr == f"autoscout: {tmp_path}/empty.jsonl: contains no session\n"
+    sentence = "the file contains no session; name a journal.jsonl that AutoScout wrote"
+    assert done.stderr == f"autoscout: {tmp_path}/empty.jsonl: {sentence}\n"
 
 
 def test_a_knowledge_base_that_is_none(tmp_path, job):

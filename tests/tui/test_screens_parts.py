@@ -119,7 +119,7 @@ def test_where_the_simulators_fail_is_found():
     first = checking.regions(state, 100, 8, True).plain.splitlines()[1]
     assert first.startswith("ar is full")
     assert "50%" in first
-    assert "not believed here" in first
+    assert "not trusted here" in first
     lines = {line.split()[0]: line for line in checking.members(state, 100, True).plain.splitlines()}
     assert " 26% " in lines["a"]
     assert " 0% " in lines["b"]

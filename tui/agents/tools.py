@@ -101,7 +101,7 @@ class Exported(OfSession, forbid_unknown_fields=True, kw_only=True):
 class Import(OfJob, forbid_unknown_fields=True, kw_only=True):
     table: Annotated[Name, Meta(description="a file or folder of this server's folder")]
     reader: Annotated[str, Meta(max_length=100)] = ""
-    dry_run: Annotated[bool, Meta(description="import only after a call with true")] = True
+    dry_run: Annotated[bool, Meta(description="false imports, but only after a call with true")] = True
 
 
 def _words(knobs: dict[str, Value]) -> list[str]:
@@ -228,7 +228,7 @@ def watch(call: Call, asked: OfWatching) -> Any:
         over = not store.is_running(folder)
         lines, events = list[str](), journals.events(folder / "journal.jsonl", plain=True)
         if not events or not isinstance(events[0], journals.SessionStarted):
-            raise AutoscoutError(f"the journal of {asked.session} contains no session", 2)
+            raise AutoscoutError(f"the journal of {asked.session} contains no session; begin a new session", 2)
         shown = Lines(events[0].job, asked.session, lines.append)
         for event in events:
             shown.see(event)

@@ -41,7 +41,7 @@ def arms(state: State, width: int, height: int, ascii_only: bool) -> Text:
         text.append(f"{line}{_shown(rate, bar_width):<{bar_width}}", style="bold" if chosen else "")
         text.append(f" {span(rate, top, axis, ascii_only)}\n" if axis else "\n", style="dim")
     if [o.what for o in state.orders if o.what in ("hold", "hear") and not o.refused][-1:] == ["hold"]:
-        text.append(fit("proposals from outside are on hold; the order hear resumes them", width) + "\n", style="dim")
+        text.append(fit("proposals from outside are on hold; the order `hear` ends that", width) + "\n", style="dim")
     if height > len(names) + 2 and state.arms:
         pulls = ", ".join(f"{n} {a.pulls:.1f}" for n, a in state.arms.items())
         index = ", ".join(f"{n} {a.ucb[-1]:.3f}" for n, a in state.arms.items() if a.ucb)

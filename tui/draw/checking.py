@@ -83,7 +83,7 @@ def regions(state: State, width: int, height: int, ascii_only: bool) -> Text:
         bad = region.mape > epsilon
         text.append(f"{fit(f'{region.knob} is {value}', 24):<24}{region.mape:>6.0%} ", style="bold" if bad else "")
         text.append(f"{region.elsewhere or 0:>9.0%} {region.checks:>6}  ")
-        note = "" if not bad else "not believed here" if region.checks >= FEW else f"so far, {region.checks} checks"
+        note = "" if not bad else "not trusted here" if region.checks >= FEW else f"so far, {region.checks} checks"
         text.append(f"{bar(region.mape / top, max(4, min(20, width - 68)), ascii_only)}" if width >= 74 else "")
         text.append(f"  {note}\n", style="dim")
     return text

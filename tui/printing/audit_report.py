@@ -23,7 +23,8 @@ def _lines(found: Audit) -> list[str]:
     how = "its own parser and validation" if found.parses else "its configuration classes (this release has no parser)"
     known = "a recorded release" if found.recorded else "a release without a record"
     lines = [f"{found.engine} ({known}), compared through {how}, for {', '.join(found.jobs)}", ""]
-    lines += [f"calls of our workers that do not fit: {len(found.unfit)}", *(f"  {text}" for text in found.unfit)]
+    lines.append(f"calls of AutoScout that the engine does not accept: {len(found.unfit)}")
+    lines += [f"  {text}" for text in found.unfit]
     refused = sum(found.refused.values())
     lines.append(f"the engine refuses {refused} of {found.drawn} configurations drawn from the space")
     lines += [f"  {count} × {text}" for text, count in found.refused.items()]

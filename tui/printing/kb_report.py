@@ -157,8 +157,8 @@ def info(found: dict[str, Any], as_json: bool) -> None:
     click.echo(f"  newest measurement: {when}; forgotten sessions: {found['forgotten']}")
     if found["network_filesystem"]:
         click.echo(
-            f"  warning: it is on {found['network_filesystem']}, where file locks may not hold; keep it on a "
-            f"local disk and share with `autoscout kb push`"
+            f"  warning: this file is on {found['network_filesystem']}, where file locks may not hold; keep it on a "
+            f"local disk and share measurements with `autoscout kb push`"
         )
 
 
@@ -185,7 +185,7 @@ def forgotten(done: Forgotten, as_json: bool) -> None:
     for path in done.files:
         click.echo(f"  removed {path}")
     for text in done.left:
-        click.echo(f"  left: {text}")
+        click.echo(f"  note: {text}")
 
 
 def _shown(value: Number) -> str:

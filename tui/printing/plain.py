@@ -102,7 +102,7 @@ class Progress:
             case Checked():
                 self._check(event)
             case FidelitySwitched():
-                self._detail(f"from simulating to profiling: {event.why}")
+                self._detail(f"switch from simulating to profiling: {event.why}")
             case SearchEnded():
                 self.confirming = True
                 self._line(f"the search ends: {REASONS.get(event.reason, event.reason)}{self._worth()}")
@@ -121,7 +121,7 @@ class Progress:
         found = "failed" if event.measured is None else metric(self.job, event.measured)
         self._detail(
             f"check {self.checks} of the simulators: predicted {number(event.predicted)}, {self.state.seen} {found}; "
-            f"MAPE {event.mape:.0%} (limit {event.epsilon:.0%})"
+            f"mean error {event.mape:.0%} (limit {event.epsilon:.0%})"
         )
 
     def _experiment(self, event: ExperimentEnded) -> None:
@@ -176,7 +176,7 @@ class Progress:
 
     def _worth(self) -> str:
         o = self.outlook
-        return "" if o is None else f"; chance that a 1 % better one is left: {o.chance:.0%}"
+        return "" if o is None else f"; chance that a configuration at least 1 % better is left: {o.chance:.0%}"
 
     def _measured(self, m: Measurement, what: str) -> None:
         c = cost(self.job.objective, m)

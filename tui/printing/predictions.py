@@ -199,7 +199,7 @@ def stacked(parts: Mapping[str, float], unit: str, whole: float | None = None) -
 def scored(report: Report) -> None:
     click.echo(f"{report.table}: {report.rows} rows")
     for scores in report.metrics.values():
-        left_out = f"learned members are fitted without {scores.held_out}"
+        left_out = f"learned simulators are fitted without {scores.held_out}"
         click.echo(f"\n{scores.metric}: {scores.rows} rows of {scores.jobs} jobs; {left_out}")
         click.echo(_members(scores))
         for group, counts in scores.group_rows.items():
@@ -212,9 +212,9 @@ def scored(report: Report) -> None:
             click.echo(table([(n, why) for why, n in scores.missed.items()], ("rows", "why")))
     if (memory := report.memory) is not None:
         click.echo(
-            f"\nout of memory or not: {memory.right:.1%} of {memory.runs} runs right ({memory.died} died); "
-            f"{memory.false_fits:.1%} died though predicted to fit; in {memory.favourites[1]} of "
-            f"{memory.favourites[0]} jobs, the run that would be tried first died\n"
+            f"\nout of memory or not: {memory.right:.1%} of {memory.runs} runs are predicted correctly ({memory.died} "
+            f"died for lack of memory); {memory.false_fits:.1%} died although they were predicted to fit; in "
+            f"{memory.favourites[1]} of {memory.favourites[0]} jobs, the run that would be tried first died\n"
         )
         click.echo(_calibration(memory))
     if report.skipped:

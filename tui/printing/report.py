@@ -58,7 +58,7 @@ def dry_run(job: Job, as_json: bool) -> None:
         click.echo(f"– {note}")
     where = " on each node (HEAD is the first node's address, NODE is 0, 1, …)" if "$HEAD" in command else ""
     lines = command.splitlines()
-    begun = "launched as: " if len(lines) == 1 and not where else f"launched as{where}:\n  "
+    begun = "launched as: " if len(lines) == 1 and not where else f"launched{where} as:\n  "
     click.echo(begun + "\n  ".join(lines))
     limits = [job.budget.wall, f"{job.budget.device_time} of device time" if job.budget.device_time else ""]
     click.echo(", ".join([f"budget: {job.budget.profiles} experiments", *filter(None, limits)]))
@@ -219,7 +219,7 @@ def sessions(rows: list[dict[str, Any]], as_json: bool) -> None:
         cells = [[_cell(row[h]) if h != "gain" else shown(row["gain"], row["low"]) for h in header] for row in rows]
         click.echo(table(cells, [*header[:-1], "started (UTC)"]))
         if any(row["gain"] and row["gain"] != 1 and not proven(row["gain"], row["low"]) for row in rows):
-            click.echo("? the gain is not proven: its 95 % interval reaches below 1, or there is none")
+            click.echo("? the gain is not proven: its 95 % interval reaches below 1, or it has no interval")
 
 
 def _cell(value: Any) -> str:

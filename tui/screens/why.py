@@ -17,7 +17,7 @@ class WhyPane(Pane):
     help = {
         "beliefs about each value": "cost of the best configuration with that value, relative to the best measured",
         "is anything better left": "the chance that something better is left, and the gain expected from more runs",
-        "expected and achieved gains": "the gain that each arm expected of its proposals, and the measured gain",
+        "expected and achieved gains": "the gain that each arm (a source of proposals) expected, and the measured gain",
         "results by fidelity": "how many configurations were measured, and how many only predicted",
         "Pareto front": "Pareto-optimal configurations: none is better in every objective",
     }

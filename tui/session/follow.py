@@ -86,7 +86,7 @@ def job_of(kb: Path, what: str) -> Job:
     path = journal_of(kb, what)
     first = next((event for event, _ in journals.read(path, plain=True)), None)
     if not isinstance(first, journals.SessionStarted):
-        raise AutoscoutError(f"{path}: contains no session", 2)
+        raise AutoscoutError(f"{path}: the file contains no session; name a journal.jsonl that AutoScout wrote", 2)
     return first.job
 
 

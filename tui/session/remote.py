@@ -160,7 +160,8 @@ class Remote:
                 timeout=20,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
-            raise AutoscoutError(f"{self.host} does not answer: the order {order.what} may not have arrived") from error
+            problem = f"{self.host} does not answer, so the order {order.what} may not have arrived; give it again"
+            raise AutoscoutError(problem) from error
         if done.returncode:
             raise AutoscoutError(f"{self.host}: {_sentence(done.stderr)}")
 

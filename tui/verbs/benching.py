@@ -16,29 +16,31 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
 
 
 @click.command()
-@click.option("--table", metavar="FILE", type=PATH, help="Measured rows: .csv, .csv.gz, .parquet.")
-@click.option("--job", metavar="JOB.toml", type=PATH, help="The analytic model of that job.")
-@click.option("--paper", is_flag=True, help="The evaluation of the AutoScout paper: our results next to the paper's.")
-@click.option("--figures", metavar="4,8", help="With --paper: only these figures.")
-@click.option("--metric", metavar="COLUMN", help="What is optimized (with --table).")
-@click.option("--goal", type=click.Choice(["min", "max"]), help="min: lower is better; max: higher (with --table).")
+@click.option("--table", metavar="FILE", type=PATH, help="Take costs from measured rows: .csv, .csv.gz or .parquet.")
+@click.option("--job", metavar="JOB.toml", type=PATH, help="Take costs from the analytic model of this job.")
+@click.option(
+    "--paper", is_flag=True, help="Repeat the evaluation of the AutoScout paper, and print both results side by side."
+)
+@click.option("--figures", metavar="4,8", help="With --paper: repeat only these figures.")
+@click.option("--metric", metavar="COLUMN", help="With --table: the column to optimize.")
+@click.option("--goal", type=click.Choice(["min", "max"]), help="With --table: whether lower or higher is better.")
 @click.option("--knobs", metavar="A,B", help="Knob columns. Default: those that look like settings, not results.")
 @click.option(
     "--sparse", metavar="A,B", help="Knobs that are choices. Default: names, switches, and numbers with two values."
 )
 @click.option("--dense", metavar="A,B", help="Knobs that are ordered numbers. Default: all knobs that are not choices.")
-@click.option("--where", metavar="SQL", help="Only rows for which this predicate holds.")
+@click.option("--where", metavar="SQL", help="Use only rows for which this predicate holds.")
 @click.option("--group-by", metavar="A,B", help="One landscape for each value of these columns.")
 @click.option(
-    "--status", metavar="COLUMN", help="Status of a row: all but `ok` are failures, which cost an evaluation."
+    "--status", metavar="COLUMN", help="Column with the status: all but `ok` are failures, which cost an evaluation."
 )
-@click.option("--cost", metavar="COLUMN", help="What one experiment costs, e.g. GPU seconds.")
+@click.option("--cost", metavar="COLUMN", help="Column with the cost of one experiment, such as GPU seconds.")
 @click.option(
     "--simulator",
     "simulators",
     metavar="COLUMN",
     multiple=True,
-    help="A simulator's prediction of every row. With --job: good, biased or linear; good+80 adds noise.",
+    help="Column with a simulator's prediction. With --job: good, biased or linear; good+80 adds noise.",
 )
 @click.option("--noise", type=NumberRange(0, 2), default=0.0, show_default=True, help="Lognormal noise on each result.")
 @click.option(
@@ -64,9 +66,9 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
     metavar="N",
     help="With --table: add this many switches without effect.",
 )
-@click.option("--as-sessions", is_flag=True, help="End runs as sessions end: if settled, or after long without a gain.")
-@click.option("--out", "--resume", "folder", metavar="FOLDER", type=PATH, help="Keep and reuse finished runs.")
-@click.option("--markdown", is_flag=True, help="Tables as Markdown.")
+@click.option("--as-sessions", is_flag=True, help="End a run when a session would end.")
+@click.option("--out", "--resume", "folder", metavar="FOLDER", type=PATH, help="Keep and reuse finished runs here.")
+@click.option("--markdown", is_flag=True, help="Print tables as Markdown.")
 @common
 def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as_json: bool, **options: Any) -> None:
     """Compare strategies on a landscape with known outcomes, by the experiments that they need."""
@@ -82,7 +84,7 @@ def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as
     if options["transfer"] and not options["group_by"]:
         raise click.UsageError("--transfer needs --group-by, since it goes from group to group")
     if options["transfer"] and options["shuffled"]:
-        raise click.UsageError("--shuffled does not go with --transfer")
+        raise click.UsageError("--shuffled does not work with --transfer; omit one of them")
     if table is not None:
         if lacking := [f"--{name}" for name in ("metric", "goal") if options[name] is None]:
             raise click.UsageError(f"--table needs {' and '.join(lacking)}")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Tens of seconds instead of minutes: fewer shapes, fewer repeats.")
+@click.option("--quick", is_flag=True, help="Measure fewer shapes and repeats: tens of seconds instead of minutes.")
 @click.option("--python", "interpreter", default="", help="Interpreter with the target's torch (default: AutoScout's).")
 @click.option("--name", default="", help="Name of this device in jobs (default: cpu, or the GPU's name).")
 @common

@@ -31,7 +31,7 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
     path = journal_of(kb_path(kb), session)
     events = journals.events(path, plain=True)
     if not events or not isinstance(events[0], SessionStarted):
-        raise AutoscoutError(f"{path}: contains no session", 2)
+        raise AutoscoutError(f"{path}: the file contains no session; name a journal.jsonl that AutoScout wrote", 2)
     started = events[0]
     rows = [e.measurement for e in events if isinstance(e, Answered | ExperimentEnded)]
     confirmed = [e for e in events if isinstance(e, Confirmed) and e.name != e.default_name]

@@ -36,7 +36,7 @@ _WHEELS = click.option("--wheels", metavar="FOLDER", default="", help="Install p
     show_default=True,
     help="Largest number of pairs of runs.",
 )
-@click.option("--wall", metavar="TIME", default="", help="End undecided after this time, such as 20m.")
+@click.option("--wall", metavar="TIME", default="", help="End after this time, even if undecided, such as 20m.")
 @click.option("--at-once", is_flag=True, help="Run A and B at the same time, on half of the machine each.")
 @click.option("--retune", is_flag=True, help="Tune each side first, and compare the two winners.")
 @click.option("--junit", metavar="FILE.xml", type=PATH, help="Also write the verdict as a JUnit test.")
@@ -112,7 +112,7 @@ def gate(
     type=NumberRange(0.5, 0.999),
     default=0.95,
     show_default=True,
-    help="Stop when one change has this probability.",
+    help="Stop when one change is the cause with this probability.",
 )
 @_WHEELS
 @common
@@ -127,7 +127,7 @@ def bisect(
     kb: Path | None,
     as_json: bool,
 ) -> None:
-    """Which change made it slower? Runs versions between GOOD and BAD until one change is probably the cause.
+    """Which change made a job slower? Runs versions between GOOD and BAD until one change is probably the cause.
 
     GOOD and BAD are commits of the script's repository (launch.path of --job), two versions of a package
     (PACKAGE==VERSION), or two settings files: the lines of OLD are changed to those of NEW one after the other.

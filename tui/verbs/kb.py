@@ -27,7 +27,12 @@ _ENDINGS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".md": "markd
 
 @click.command()
 @click.argument("query", metavar="[SELECT …]", required=False)
-@click.option("--format", "form", type=click.Choice(["table", *_ENDINGS.values()]), help="Default: FILE's ending.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", *_ENDINGS.values()]),
+    help="Format of the answer. Default: FILE's ending, else table.",
+)
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Largest number of rows.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, help="Rows to skip at the beginning.")
 @click.option("--out", metavar="FILE", type=PATH, help="Write to a file instead of stdout.")
@@ -72,7 +77,7 @@ def sql(
         return
     query = sys.stdin.read() if query in (None, "-") else query
     if not query or not query.strip():
-        raise click.UsageError("give a query, or open the console on a terminal")
+        raise click.UsageError("give a query, such as 'FROM runs'; without a query, sql needs a terminal")
     began = time.perf_counter()
     table = run(path, query, limit, offset, seconds=seconds, memory_mib=memory_mib)
     rendered = render(table, form)
@@ -125,7 +130,7 @@ def similar(what: str, accept: str | None, reject: str | None, count: int, kb: P
     multiple=True,
     help="The meaning of a column: a knob, a metric, status, cost_s …; - ignores it, + keeps it.",
 )
-@click.option("--set", "sets", metavar="KNOB=VALUE", multiple=True, help="A knob's value in all rows.")
+@click.option("--set", "sets", metavar="KNOB=VALUE", multiple=True, help="The value of a knob in all rows.")
 @click.option(
     "--unit",
     "units",
@@ -133,7 +138,7 @@ def similar(what: str, accept: str | None, reject: str | None, count: int, kb: P
     multiple=True,
     help="A column's unit: us, ms, s, min, h; bytes, mib, gib …",
 )
-@click.option("--reader", help="Reader of the file; by default detected.")
+@click.option("--reader", help="Reader of the file (default: detected).")
 @click.option("--dry-run", is_flag=True, help="Say what would be imported, and store nothing.")
 @common
 def import_(
@@ -173,7 +178,7 @@ def info(kb: Path | None, as_json: bool) -> None:
 
 
 @kb_.command()
-@click.option("--secrets", is_flag=True, help="Look for keys, tokens and passwords that were stored, and nothing else.")
+@click.option("--secrets", is_flag=True, help="Only look for keys, tokens and passwords that were stored.")
 @common
 def check(secrets: bool, kb: Path | None, as_json: bool) -> None:
     """Check integrity: checksums, references, hashes, journals, imports. Exit code 1 if something is wrong."""
@@ -208,8 +213,8 @@ def redact(kb: Path | None, as_json: bool) -> None:
 @click.argument("journals", metavar="[JOURNAL]...", nargs=-1, type=PATH)
 @common
 def ingest(journals: tuple[Path, ...], kb: Path | None, as_json: bool) -> None:
-    """Store new events of journals (default: all of this knowledge base) and new imports; stored ones are skipped. The
-    exit code is not 0 if something could not be stored."""
+    """Store new events of journals. Without a JOURNAL, it stores those of all journals of this knowledge base, and new
+    imports. Stored events are skipped. The exit code is not 0 if something could not be stored."""
     from kb import store
     from tui.printing import kb_report
 
@@ -269,7 +274,7 @@ def trust(author: str | None, level: str | None, key: Path | None, kb: Path | No
     path = kb_path(kb)
     if author is not None:
         if level is None:
-            raise click.UsageError(f"how much do {author}'s measurements count? answer, hint or ignore")
+            raise click.UsageError(f"add how much {author}'s measurements count: answer, hint or ignore")
         trusting.decide(path, author, level, signatures.public_key(key) if key else "")
     kb_report.authors(trusting.authors(path), as_json)
 
@@ -297,13 +302,13 @@ def restore(copy: Path, kb: Path | None, as_json: bool) -> None:
     new, aside = care.restore(kb_path(kb), copy)
     kept = f"; the previous file is now {aside}" if aside else ""
     document = {"new": new, "aside": str(aside) if aside else None}
-    kb_report.say(document, f"restored; {new} measurements came from journals and imports{kept}", as_json)
+    kb_report.say(document, f"restored; {new} more measurements came from journals and imports{kept}", as_json)
 
 
 @kb_.command()
 @click.argument("sessions", metavar="[SESSION]...", nargs=-1, shell_complete=session_names)
-@click.option("--host", help="Every session that ran on this host.")
-@click.option("--import", "imported", metavar="ID", help="An import; `autoscout sql 'FROM imports'` lists them.")
+@click.option("--host", help="Forget every session that ran on this host.")
+@click.option("--import", "imported", metavar="ID", help="Forget an import; `autoscout sql 'FROM imports'` lists them.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @common
 def forget(
@@ -339,4 +344,4 @@ def undelete(sessions: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
         return
     done = forgetting.undelete(path, list(dict.fromkeys(sessions)))
     document = {"sessions": done.sessions, "measurements": done.measurements}
-    kb_report.say(document, f"{', '.join(done.sessions)}: {done.measurements} measurements are back", as_json)
+    kb_report.say(document, f"{', '.join(done.sessions)}: {done.measurements} measurements are restored", as_json)

@@ -54,7 +54,7 @@ def trace(server: str, duration: str, out: Path | None, kb: Path | None, as_json
 @click.argument("session", shell_complete=session_names)
 @click.argument("source", metavar="URL|LOG")
 @_FOR
-@click.option("--watch", is_flag=True, help="Keep looking until Ctrl-C, and report each change of the answer.")
+@click.option("--watch", is_flag=True, help="Keep looking until Ctrl-C, and print each change of the answer.")
 @click.option("--openmetrics", metavar="FILE", type=PATH, help="With --watch: also write the state to this file.")
 @common
 def when(
@@ -126,7 +126,7 @@ def _looked(watch: "ServerWatch | LogWatch", source: str) -> "StillRight | None"
 
 def _log(source: str) -> Path:
     if not Path(source).is_file():
-        raise AutoscoutError(f"{source}: is neither a URL nor a readable log", 2)
+        raise AutoscoutError(f"{source} is neither a URL nor a file; give http://HOST:PORT or the job's log file", 2)
     return Path(source)
 
 

@@ -58,14 +58,16 @@ def targets(job_file: Path | None, audited: bool, draft: tuple[str, ...], kb: Pa
             audit_report.audit(found, as_json)
         return
     if job_file:
-        raise click.UsageError("JOB.toml needs --audit or --draft")
+        raise click.UsageError("targets uses JOB.toml only with --audit or --draft; add one of them, or omit JOB.toml")
     machine_report.targets([target(name) for name in names()], as_json)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("given", metavar="[FROM | -- COMMAND…]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--out", type=PATH, help="File to write (default: standard output).")
-@click.option("--target", "engine", metavar="NAME", default="", help="megatron: tune the model that the line trains.")
+@click.option(
+    "--target", "engine", metavar="NAME", default="", help="Target of the job; megatron tunes the model of the line."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -> None:
     """Write a job file from a launch line, a script or sbatch file with one, a Hugging Face config.json, or

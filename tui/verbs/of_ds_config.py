@@ -61,7 +61,7 @@ def job_file(config: Path, asked: Asked, kb: Path) -> KeptJob:
     job = _kept(made, config, kb)
     if config_space.wants_model_info(ds_config.read(config)):
         job = _kept(job_of(config, *how, completed=_profiled(job.whole, config)), config, kb)
-    note(f"the job is {job.path}")
+    note(f"the job file is {job.path}")
     return job
 
 

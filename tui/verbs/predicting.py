@@ -18,19 +18,19 @@ _MORE_THAN_NOTHING = NumberRange(min=0, min_open=True)
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
 @click.option("--against", metavar="TABLE", type=PATH, help="Score every simulator on measured rows.")
 @click.option(
-    "--best", "count", metavar="N", type=click.IntRange(1), help="Rank the space: the best N, one of each layout."
+    "--best", "count", metavar="N", type=click.IntRange(1), help="Rank the space: print the N best, one of each layout."
 )
 @click.option(
     "--usd",
     metavar="DOLLARS",
     type=_MORE_THAN_NOTHING,
-    help='With target = "stack": the fastest cluster for this money.',
+    help='With target = "stack": find the fastest cluster for this money.',
 )
 @click.option(
     "--watts",
     metavar="W",
     type=_MORE_THAN_NOTHING,
-    help='With target = "stack": the fastest cluster within this power.',
+    help='With target = "stack": find the fastest cluster within this power.',
 )
 @click.option(
     "--today", metavar="JOB.toml", type=PATH, help="With --usd or --watts: a measured job that corrects predictions."

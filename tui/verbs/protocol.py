@@ -13,9 +13,9 @@ from tui.options import PATH, common, kb_path, note
     "--device-time",
     default="0s",
     show_default=True,
-    help="Devices × time a day for all sessions that agents begin, such as 2h; 0s: agents begin none.",
+    help="Limit on devices × time a day of all sessions that agents begin, such as 2h; 0s: agents cannot begin any.",
 )
-@click.option("--http", "port", type=click.IntRange(1, 65535), help="On 127.0.0.1 at this port, instead of stdio.")
+@click.option("--http", "port", type=click.IntRange(1, 65535), help="Serve on 127.0.0.1 at this port, not on stdio.")
 @click.option("--guide", is_flag=True, help="Print what a coding agent has to know, for an AGENTS.md, and exit.")
 @common
 def mcp(folder: Path, device_time: str, port: int | None, guide: bool, kb: Path | None, as_json: bool) -> None:
@@ -36,7 +36,7 @@ def mcp(folder: Path, device_time: str, port: int | None, guide: bool, kb: Path 
         click.echo(json.dumps({"guide": text}) if as_json else text, nl=as_json)
         return
     if not folder.is_dir():
-        raise click.UsageError(f"--jobs {folder}: there is no such folder")
+        raise click.UsageError(f"--jobs {folder}: there is no such folder; name a folder of job files for agents")
     limits = AgentLimits(folder=folder.resolve(), kb=kb_path(kb).absolute(), device_s=seconds(device_time))
     try:
         from tui.agents import serving
@@ -46,7 +46,7 @@ def mcp(folder: Path, device_time: str, port: int | None, guide: bool, kb: Path 
         serving.over_stdio(limits)
         return
     token = _token(limits.kb.parent / "agents.token")
-    note(f"http://127.0.0.1:{port}/mcp, for clients with the token in {limits.kb.parent / 'agents.token'}")
+    note(f"http://127.0.0.1:{port}/mcp serves clients with the token in {limits.kb.parent / 'agents.token'}")
     serving.over_http(limits, port, token)
 
 

@@ -15,9 +15,13 @@ from tui.options import PATH, NumberRange, common, kb_path, load_job
     "--timeout", "limit_s", metavar="SECONDS", type=NumberRange(min=1), default=300, help="Time limit in seconds."
 )
 @click.option("--fresh", is_flag=True, help="Trace again, even if results are stored.")
-@click.option("--parts", is_flag=True, help="Compose the shadow from small jobs' traces, which configurations share.")
 @click.option(
-    "--one-device", is_flag=True, help="Also run these ranks on one device: real kernels, predicted communication."
+    "--parts", is_flag=True, help="Compose the shadow run from traces of small jobs, which many configurations share."
+)
+@click.option(
+    "--one-device",
+    is_flag=True,
+    help="Also run one rank of each different stage on one device: real kernels, predicted communication.",
 )
 @click.option(
     "--lose", metavar="ENGINE@SECONDS", multiple=True, help="Serving: an engine fails this many seconds into the load."

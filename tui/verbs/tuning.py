@@ -37,7 +37,7 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
 @click.command()
 @click.argument("job_file", metavar="JOB.toml|ds_config.json", required=False, type=PATH)
 @of_ds_config.options
-@click.option("--profiles", type=int, help="Experiments of the search (default: the job's budget).")
+@click.option("--profiles", type=int, help="Number of experiments of the search (default: the job's budget).")
 @click.option("--wall", help="Wall-clock limit of the search and its rounds: 90s, 20m, 2h.")
 @click.option("--device-time", help="Limit on devices × time of the search's experiments: 64h.")
 @click.option(
@@ -48,7 +48,11 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
     help="Search strategy: autoscout, paper, random, or another that `bench` compares, also from installed packages.",
 )
 @click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Same seed, same decisions."
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    show_default=True,
+    help="Seed of the search: the same seed gives the same decisions.",
 )
 @click.option(
     "--warm-start",
@@ -63,16 +67,16 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
     type=click.Choice(["adaptive", "profile", "simulate"]),
     default="adaptive",
     show_default=True,
-    help="Use simulators while they are right, only experiments, or only simulators.",
+    help="adaptive: use simulators while they are right; profile: only experiments; simulate: only simulators.",
 )
 @click.option("--no-tui", is_flag=True, help="Plain progress lines, also on a terminal.")
-@click.option("-v", "--verbose", is_flag=True, help="Also print the search's own steps: tournaments, checks, anchors.")
-@click.option("--detach", is_flag=True, help="Start it in the background and print its name; `watch` shows it.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print the search's own steps, such as checks of simulators.")
+@click.option("--detach", is_flag=True, help="Start the session in the background, and print its name for `watch`.")
 @click.option(
     "--resume",
     metavar="SESSION",
     shell_complete=session_names,
-    help="Continue a session that was interrupted, or undecided rounds with a longer --wall.",
+    help="Continue an interrupted session, or undecided final rounds with a longer --wall.",
 )
 @click.option(
     "--hints",
@@ -127,7 +131,9 @@ def tune(
         raise click.UsageError("--script, --gpus, --hostfile, --python, --loss and --train need a ds_config.json")
     if of_config and job_file is not None:
         if detach:
-            raise click.UsageError("a ds_config is tuned here; to --detach, name the job file that it makes")
+            raise click.UsageError(
+                "--detach needs a job file; `autoscout tune ds_config.json --dry-run` makes one and prints its path"
+            )
         if click.get_current_context().get_parameter_source("strategy") == click.core.ParameterSource.DEFAULT:
             strategy = of_ds_config.strategy(job_file) or strategy
         (kept, job_file), no_tui = of_ds_config.job_file(job_file, asked, path), True
@@ -142,7 +148,9 @@ def tune(
         job = session.with_secrets(load_job(job_file, profiles, wall, device_time), None)
         session.usable(strategy)
     if hints is not None and resume is not None:
-        raise click.UsageError("--hints begins a session; `autoscout steer SESSION propose` gives one to a running one")
+        raise click.UsageError(
+            "--hints needs a new session; `autoscout steer SESSION propose` proposes to a running session"
+        )
     if dry_run:
         report.dry_run(job, as_json)
         return
@@ -206,7 +214,7 @@ def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
     "--report",
     metavar="FILE.html",
     type=PATH,
-    help="Write all of a session to one HTML file that can be sent; recorded journals (FILE.jsonl), too.",
+    help="Write all of a session, or of a recorded journal (FILE.jsonl), to one HTML file that can be sent.",
 )
 @click.option(
     "--evidence", is_flag=True, help="Also show each measurement, person, machine and simulator behind the result."
@@ -245,7 +253,7 @@ def _write_report(kb: Path, what: str, file: Path, as_json: bool) -> None:
     journal = journal_of(kb, what)
     state = fold(journals.events(journal, plain=True))
     if state.job is None:
-        raise AutoscoutError(f"{journal}: contains no session", 2)
+        raise AutoscoutError(f"{journal}: the file contains no session; name a journal.jsonl that AutoScout wrote", 2)
     file.write_text(page(state))
     if as_json:
         click.echo(json.dumps({"report": str(file)}))
@@ -410,5 +418,5 @@ def _checked_job(job_file: Path | None, stored: Any) -> Any:
             raise click.UsageError(f"--{option} cannot be changed by --resume; start the job anew with that option")
     job = load_job(job_file) if job_file is not None else None
     if job is not None and job.id != stored.id:
-        raise click.UsageError(f"{job_file} is not the job of that session")
+        raise click.UsageError(f"{job_file} is not the job of the session in --resume; omit the job file")
     return job

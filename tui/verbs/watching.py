@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("session", required=False, shell_complete=session_names)
 @click.option("--plain", is_flag=True, help="Print lines instead of screens.")
-@click.option("-v", "--verbose", is_flag=True, help="With --plain: also the search's own steps.")
+@click.option("-v", "--verbose", is_flag=True, help="With --plain: also print the search's own steps.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="Use only ASCII characters.")
 @click.option("--events", is_flag=True, help="Print raw events, for the screens of another host.")
 @click.option(
@@ -68,7 +68,8 @@ def watch(
             sys.stdout.buffer.flush()
     elif plain or not on_screen():
         if not _plainly(follow.Follower(journal), verbose):
-            raise AutoscoutError(f"{journal}: contains no session", 2)
+            problem = "the file contains no session; name a journal.jsonl that AutoScout wrote"
+            raise AutoscoutError(f"{journal}: {problem}", 2)
     else:
         show(journal, path, ascii_only)
 

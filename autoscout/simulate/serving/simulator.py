@@ -82,7 +82,7 @@ class ServingSimulator:
                 "500' to the job's constraints"
             )
         if self.metric == PER_DOLLAR and "usd_per_hour" not in columns:
-            return "the price of the devices per hour is not known"
+            return "the price of the devices is not known; set price_per_hour in cluster.nodes"
         kinds = _kinds(columns)
         if not any(map(has_constants, kinds)):
             return f"the serving model has no constants for {listed(kinds)}"

@@ -70,7 +70,7 @@ class Memory:
 
     def applies(self, columns: Columns) -> str:
         missing = [name for name in REQUIRED if name not in columns]
-        return f"it needs {', '.join(missing)}" if missing else ""
+        return f"this model needs {', '.join(missing)}" if missing else ""
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         """Learns the likelihoods of the software profiles, then a common factor on the peaks with a prior error of

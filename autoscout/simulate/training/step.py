@@ -91,7 +91,7 @@ class Training:
     def applies(self, columns: Columns) -> str:
         missing = [name for name in (*REQUIRED, "global_batch") if name not in columns]
         if missing:
-            return f"it needs {', '.join(missing)}"
+            return f"this model needs {', '.join(missing)}"
         unknown = [name for name in devices(columns, self.device) if hardware(name) is None]
         return f"no constants for device {unknown[0] or '(none named)'}" if unknown else ""
 

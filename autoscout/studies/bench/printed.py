@@ -153,7 +153,8 @@ def _ratios(summary: Summary, name: str) -> str:
     if not pairs:
         return ""
     ratios = ", ".join(f"{p.ratio:.2f} of {p.b} [{p.low:.2f}–{p.high:.2f}]" for p in pairs)
-    return f"evaluations of {first}, relative to others' (unsolved = {summary.unsolved_as}; 95 % bootstrap): {ratios}"
+    than = "relative to those of each strategy"
+    return f"evaluations of {first}, {than} (unsolved = {summary.unsolved_as}; 95 % bootstrap): {ratios}"
 
 
 def _quartiles(spread: Spread, budget: int) -> str:

@@ -79,7 +79,7 @@ def _knobs(source: TableSource, table: Table, notes: list[str]) -> list[str]:
         knobs, reasons = knobs_of(table, source.metric, taken)
         named = {*(source.sparse or []), *(source.dense or [])}
         knobs = [c for c in table.columns if c in knobs or (c in named and c not in taken)]
-        notes.append(f"taken as knobs: {listed(knobs)} (--knobs decides otherwise)")
+        notes.append(f"taken as knobs: {listed(knobs)} (--knobs changes this)")
         notes += [f"not knobs: {reason}" for reason in reasons]
     else:
         knobs = list(dict.fromkeys(source.knobs))

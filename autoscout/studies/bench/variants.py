@@ -17,12 +17,12 @@ def variant(name: str) -> tuple[str, Any]:
     """Returns (strategy, its hyper-parameters or None). Errors: AutoscoutError (exit 2) with the nearest name."""
     plain, *changes = name.partition("@")[0].split(":")
     if hinted(name) and not kind_of(plain).listens:
-        raise AutoscoutError(f"{name}: {plain} has no arm for proposals", 2)
+        raise AutoscoutError(f"{name}: the strategy {plain} takes no proposals", 2)
     hyper = kind_of(plain).hyper
     if not changes:
         return plain, None
     if hyper is None:
-        raise AutoscoutError(f"{name}: {plain} has no hyper-parameters to change", 2)
+        raise AutoscoutError(f"{name}: the strategy {plain} has no hyper-parameters to change", 2)
     fields = hyper.__struct_fields__
     wanted: dict[str, Any] = {}
     for change in changes:

@@ -87,8 +87,8 @@ class TestOfAFleet:
     pytestmark = engine
 
     def test_steps_without_the_scheduler_change_nothing(self) -> None:
-        """Where nothing is to be decided, tokens are scheduled many steps at a time. All moments and counts stay, to the
-        last digit, of those that vLLM's scheduler gives when it runs in each step."""
+        """Where nothing is to be decided, tokens are scheduled many steps at a time. All moments and counts are, to the
+        last digit, those of a scheduler that runs in each step."""
         questions = [{**q, "each_step": each_step} for q in BOTH_WAYS.values() for each_step in (False, True)]
         found = iter(shadows.ask(questions, [str(PYTHON)], 300.0))
         for name, (fast, whole) in zip(BOTH_WAYS, zip(found, found, strict=True), strict=True):

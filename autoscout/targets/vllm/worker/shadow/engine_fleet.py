@@ -37,8 +37,8 @@ class FleetEngine:
         return bool(self.said) or self.engine.has_unfinished_requests()
 
     def step(self) -> list[Any]:
-        """Runs the engine's next step and returns its outputs. Steps that only add a token to each running request run
-        without the scheduler, which takes most of a simulation's time; it schedules these tokens at once in settle()."""
+        """Runs the engine's next step and returns its outputs. vLLM's scheduler takes most of a simulation's time, so
+        steps that only add a token to each running request run without it; settle() schedules their tokens at once."""
         if self._glides:
             self._glides -= 1
             self.executor.glide(self._core.batch_queue is not None)

@@ -4,8 +4,9 @@
 
 A question: `config` (config.json) or `model` (a folder with one), `gpu` (arguments of become(); None for this CPU),
 `plan` (worker/prompts.py), `router`: a policy of routers.toml, `lose`: [seconds, index] of engines that fail,
-`each_step` (see EngineFleet), and `groups` of equal engines: `count`, `role` (see FleetEngine), `arguments` (EngineArgs), `memory` (bytes of KV cache),
-`times` (StepTimes), `link` (see VirtualExecutor). An answer is {"verdict": "starts" | "refused" | "untraceable", …}."""
+`each_step` (see EngineFleet), and `groups` of equal engines: `count`, `role` (see FleetEngine), `arguments`
+(EngineArgs), `memory` (bytes of KV cache), `times` (StepTimes), `link` (see VirtualExecutor). An answer is
+{"verdict": "starts" | "refused" | "untraceable", …}."""
 
 import asyncio
 import json

@@ -26,9 +26,9 @@ class Untraceable(Exception):
 
 
 class Counts:
-    """Counters of one load. `glided`: steps by glide(). `scheduled`: request → time of its first step. `busy`: seconds in which the first pipeline
-    stage computes. `received`: tokens whose cache came from other engines. `transferring`: seconds that requests waited
-    for these transfers."""
+    """Counters of one load. `glided`: number of glide() steps. `scheduled`: request → time of its first step.
+    `busy`: seconds in which the first pipeline stage computes. `received`: tokens whose cache came from other
+    engines. `transferring`: seconds that requests waited for these transfers."""
 
     def __init__(self) -> None:
         self.steps = self.glided = self.preemptions = self.asked = self.cached = self.most_running = 0
