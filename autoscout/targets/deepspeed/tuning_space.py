@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from autoscout.space.language.template import as_text
 from autoscout.targets.deepspeed.ds_config import Config
 from kb.records import AutoscoutError
 
@@ -104,7 +105,7 @@ def filled(config: Any, names: Mapping[str, Any]) -> Any:
     whole = _NAME.fullmatch(config)
     if whole and whole[1].lower() not in _KEPT_NAMES:
         return _named(whole[1], names)
-    return _NAME.sub(lambda m: m[0] if m[1].lower() in _KEPT_NAMES else _text(_named(m[1], names)), config)
+    return _NAME.sub(lambda m: m[0] if m[1].lower() in _KEPT_NAMES else as_text(_named(m[1], names)), config)
 
 
 def names_in(config: Any) -> set[str]:
@@ -177,7 +178,3 @@ def _named(name: str, names: Mapping[str, Any]) -> Any:
             2,
         )
     return names[name.lower()]
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
