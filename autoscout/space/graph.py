@@ -161,9 +161,6 @@ class Space:
         """Returns the valid point of structure s nearest to x, in steps of each knob's domain. x may lack knobs."""
         return self._projection.nearest(s, x)
 
-    def points(self, s: Structure) -> Iterator[Point]:
-        return self._projection.points(s)
-
     def configuration(self, s: Structure, x: Mapping[str, Value]) -> Configuration:
         """Returns the configuration of structure s and of its valid point nearest to x."""
         both = {**s, **self.project(s, x)}
@@ -191,11 +188,6 @@ class Space:
     def structures(self) -> np.ndarray:
         """All valid structures: codes (n, sparse knobs) int16. Errors: AutoscoutError if there are too many."""
         return self._lists.structures
-
-    @cached_property
-    def sizes(self) -> np.ndarray:
-        """The number of valid points of each structure."""
-        return self._lists.sizes
 
     def structure(self, row: int) -> Structure:
         return self._lists.structure(row)
@@ -237,10 +229,10 @@ class Space:
         with a partial assignment."""
         return partials.active(self._diagram, self._coding, partial or {})
 
-    def ordering(self, rng: np.random.Generator | None = None, front: Iterable[str] = ()) -> list[str]:
-        """Returns the sparse knobs, each after the knobs that activate or imply it. Knobs in `front` come as early as
-        possible, all further knobs in declared or (with `rng`) random order."""
-        return topological(self._conditions, [knob.name for knob in self.sparse], rng, front)
+    def ordering(self, rng: np.random.Generator | None = None) -> list[str]:
+        """Returns the sparse knobs, each after the knobs that activate or imply it, and otherwise in declared or (with
+        `rng`) random order."""
+        return topological(self._conditions, [knob.name for knob in self.sparse], rng)
 
     def neighbours(self, configuration: Configuration) -> list[Configuration]:
         """Returns the valid configurations that are one move of a knob away (see `moves.py`)."""

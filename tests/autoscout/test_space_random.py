@@ -74,7 +74,6 @@ def test_a_space_and_the_table_of_its_configurations_are_the_same_space(space):
     for i in range(0, len(space.structures), 3):
         s = space.structure(i)
         assert table.mask(s) == space.mask(s)
-        assert sorted(map(str, table.points(s))) == sorted(map(str, space.points(s)))
 
 
 @given(random_spaces())
@@ -88,7 +87,6 @@ def test_rows_and_configurations_find_each_other(space):
         row = space.row(s)
         assert row is not None
         assert space.structure(row) == s
-        assert x in list(space.points(s))
         assert space.project(s, x) == x
         assert space.configuration(s, x) == configuration
         assert all(x[name] in values for name, values in space.mask(s).items() if name in x)
@@ -164,7 +162,7 @@ def test_the_canonical_form_is_idempotent_and_leaves_what_is_valid_alone(space, 
 @examples
 def test_orderings_put_every_knob_after_those_that_decide_it(space, random):
     rng = np.random.default_rng(random.randrange(2**32))
-    for ordering in (space.ordering(), space.ordering(rng), space.ordering(rng, front=[space.knobs[-1].name])):
+    for ordering in (space.ordering(), space.ordering(rng)):
         assert sorted(ordering) == sorted(k.name for k in space.sparse)
         for a, b, kind in space.graph.edges(data="kind"):
             if kind != "narrows" and b in ordering:

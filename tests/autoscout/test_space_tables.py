@@ -331,8 +331,6 @@ def test_a_structure_leaves_points():
     assert space.mask({"a": 2, "c": False}) == space.mask({"a": 9, "c": True}) == {}
     assert space.project({"a": 2, "c": True}, {"d": 4}) == {"d": 2}
     assert space.project({"a": 4, "c": True}, {}) == {"d": 1}
-    assert list(space.points({"a": 2, "c": True})) == [{"d": 1}, {"d": 2}]
-    assert list(space.points({"a": 2})) == []
     assert space.domain("d", {"a": 2}) == (1, 2)
     assert space.domain("d", {"c": False}) == space.domain("a", {"a": 7}) == ()
     assert space.active() == {"a": True, "c": True, "d": None}

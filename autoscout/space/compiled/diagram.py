@@ -102,9 +102,9 @@ class Diagram:
             state = to
         return state
 
-    def every(self, start: int = 0, state: int = 0) -> Iterator[list[int]]:
-        """Yields the codes (by knob index) of all valid configurations below a state, depth first. Reuses one list
-        object, so the caller must copy it."""
+    def every(self) -> Iterator[list[int]]:
+        """Yields the codes (by knob index) of all valid configurations, depth first. Reuses one list object, so the
+        caller must copy it."""
         codes = [-1] * len(self.radix)
 
         def assign(i: int, state: int) -> Iterator[list[int]]:
@@ -115,7 +115,7 @@ class Diagram:
                 codes[self.order[i]] = code
                 yield from assign(i + 1, to)
 
-        yield from assign(start, state)
+        yield from assign(0, 0)
 
     # ---- many configurations -----------------------------------------------------------------------------
 

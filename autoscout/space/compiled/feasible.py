@@ -66,11 +66,6 @@ class Lists:
         """All valid structures: sorted codes (n, sparse knobs) int16."""
         return self._structures[0]
 
-    @cached_property
-    def sizes(self) -> np.ndarray:
-        """Number of configurations of each structure."""
-        return self._diagram.below(self._diagram.sparse)[self._structures[1]]
-
     def structure(self, row: int) -> Structure:
         codes = self.structures[row].tolist()
         return {k.name: k.values[c] for (_, k), c in zip(self._sparse, codes, strict=True) if c != INACTIVE}
