@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autoscout.job.words import nearest_name
 from autoscout.space import from_table as tables
 from autoscout.space import partial as partials
 from autoscout.space.codes import Coding, Point, Structure, short_name
@@ -25,7 +24,6 @@ from autoscout.space.compiled.diagram import Diagram
 from autoscout.space.compiled.entangled import diagram_of
 from autoscout.space.compiled.feasible import Feasible, Lists
 from autoscout.space.compiled.merge import from_rows
-from autoscout.space.compiled.prefixes import LazyTree, SortedTable, lazy_tree
 from autoscout.space.compiled.tilted import tilted, varied
 from autoscout.space.knob import Knob, Rule
 from autoscout.space.language.expression import Expression
@@ -195,20 +193,6 @@ class Space:
     def row(self, s: Structure) -> int | None:
         """Returns the row index of a structure in `structures`; None if it is not valid."""
         return self._lists.row(s)
-
-    def sorted_by(self, ordering: Sequence[str]) -> SortedTable | LazyTree:
-        """Returns the prefix tree of an ordering of knobs: over the table `structures` if all knobs in the ordering are
-        sparse, else over `feasible`. If the table has too many rows, returns a lazy tree over configurations.
-
-        Errors: AutoscoutError for an unknown knob (exit 2), or an ordering that needs too many states."""
-        for name in ordering:
-            if name not in self.knob:
-                raise AutoscoutError(f"'{name}'{nearest_name(name, self.knob)}", 2)
-        order = [self._coding.place[name] for name in ordering]
-        table = self._lists.sorted_by(order)
-        if table is not None:
-            return table
-        return lazy_tree(order, self._diagram.order, self.knobs, self._coupled, self._columns)
 
     # ---- partial assignments and moves -------------------------------------------------------------------
 

@@ -119,12 +119,11 @@ class Diagram:
 
     # ---- many configurations -----------------------------------------------------------------------------
 
-    def sample(self, n: int, rng: np.random.Generator, start: int = 0, state: int = 0) -> np.ndarray:
-        """Draws uniformly from the valid configurations below a state: codes (n, knobs), 0 for knobs before `start`."""
+    def sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws uniformly from the valid configurations: codes (n, knobs)."""
         out = np.zeros((n, len(self.radix)), dtype=np.int16)
-        at = np.full(n, state, dtype=np.int64)
-        for i in range(start, len(self.levels)):
-            level = self.levels[i]
+        at = np.zeros(n, dtype=np.int64)
+        for i, level in enumerate(self.levels):
             edge = np.searchsorted(self._ladders[i], at + rng.random(n), side="right")
             edge = np.clip(edge, level.first[at], level.first[at + 1] - 1)
             out[:, level.knob] = level.code[edge]
