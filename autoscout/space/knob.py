@@ -249,8 +249,8 @@ def instantiate(
             values = tuple(entry.values)
         asks = () if entry.name in allowed else tuple(v for v in values if v in entry.asks)
         values = tuple(v for v in values if v not in asks)
-        parsed = {key: Expression(text, catalog.derived) for key in ("when", "implied") if (text := getattr(entry, key))}
-        own: dict[str, Any] = {"values": values, "asks": asks, "when": None, "implied": None, **parsed}
+        own: dict[str, Any] = {"values": values, "asks": asks, "when": None, "implied": None}
+        own |= {key: Expression(text, catalog.derived) for key in ("when", "implied") if (text := getattr(entry, key))}
         knobs.append(Knob(**own, **{name: getattr(entry, name) for name in Knob.__struct_fields__ if name not in own}))
     alike = ("id", "reason", "source", "checked")
     rules = [

@@ -160,7 +160,7 @@ def test_one_state_too_many(monkeypatch: pytest.MonkeyPatch):
     for limits, there in (((2, 3), True), ((1, 2), False)):
         monkeypatch.setattr(build, "_MOST_STATES", limits)
         with contextlib.nullcontext() if there else pytest.raises(build.TooWide):
-            assert build.smallest([[0, 1]], A_AND_B, coupled, columns) is not None
+            assert build.from_constraints(A_AND_B, coupled, columns) is not None
 
 
 WIDE = [knob("a", *range(16)), knob("b", *range(16), kind="dense")]

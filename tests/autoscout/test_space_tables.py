@@ -167,7 +167,6 @@ def test_lists_of_structures_and_rows(rows: list[tuple[int, ...]]):
     lists = Lists(made(rows), coding)
     structures = sorted({(r[0], r[2], r[3]) for r in rows})
     assert lists.structures.tolist() == [list(s) for s in structures]
-    assert lists.sizes.tolist() == [sum((r[0], r[2], r[3]) == s for r in rows) for s in structures]
     assert lists.feasible.codes.tolist() == [list(r) for r in listed(rows)]
     assert len(lists.feasible) == len(rows)
     for i in range(len(structures)):

@@ -39,25 +39,21 @@ DEFAULT_SPACES: dict[int, Config] = {
         "contiguous_gradients": [False, True],
     },
 }
+_STAGE_2: Config = {
+    "allgather_partitions": True,
+    "allgather_bucket_size": 500_000_000,
+    "overlap_comm": False,
+    "reduce_scatter": True,
+    "reduce_bucket_size": 500_000_000,
+    "contiguous_gradients": False,
+}
 # The values of settings that are not tuned, from DeepSpeed's config_templates/template_zero{0..3}.json.
 TEMPLATES: dict[int, Config] = {
     0: {},
     1: {"reduce_bucket_size": 500_000_000, "allgather_bucket_size": 500_000_000},
-    2: {
-        "allgather_partitions": True,
-        "allgather_bucket_size": 500_000_000,
-        "overlap_comm": False,
-        "reduce_scatter": True,
-        "reduce_bucket_size": 500_000_000,
-        "contiguous_gradients": False,
-    },
+    2: _STAGE_2,
     3: {
-        "allgather_partitions": True,
-        "allgather_bucket_size": 500_000_000,
-        "overlap_comm": False,
-        "reduce_scatter": True,
-        "reduce_bucket_size": 500_000_000,
-        "contiguous_gradients": False,
+        **_STAGE_2,
         "stage3_max_live_parameters": 1_000_000_000,
         "stage3_max_reuse_distance": 1_000_000_000,
         "stage3_prefetch_bucket_size": 500_000_000,

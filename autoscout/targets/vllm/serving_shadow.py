@@ -117,11 +117,8 @@ def _readers(job: Job, configuration: Configuration, one: Setup) -> list[dict[st
     columns = {**_columns(job, configuration, one.engine.device.name), **alike, "pp": 1}
     found = _group(job, reading, setup(columns, one.engine.device, 1))
     link = list(prefill_pool.link_s(setup(columns, one.engine.device, 1).engine))
-    return [found | {"role": "reads", "link": link} | _with_role(found["arguments"])]
-
-
-def _with_role(given: dict[str, Any]) -> dict[str, Any]:
-    return {"arguments": {**given, "kv_transfer_config": _connector("kv_producer")}}
+    given = {**found["arguments"], "kv_transfer_config": _connector("kv_producer")}
+    return [{**found, "role": "reads", "link": link, "arguments": given}]
 
 
 def _connector(role: str) -> dict[str, str]:
