@@ -3,7 +3,7 @@
 import itertools
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,6 +15,9 @@ from autoscout.targets.target import target_of
 from kb import door, secrets
 from kb.records import AutoscoutError, Configuration, Job
 
+if TYPE_CHECKING:
+    from autoscout.targets.jobs import JobSpace
+
 
 def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Launch]:
     """The launch of a session's winner. `assignments`: KNOB=VALUE, replacing some of the winner's values; the resulting
@@ -25,7 +28,6 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
     # Imported here, so that the terminal UI, which uses this module, does not wait for the import of numpy.
     from autoscout.deploy.recommendation import best_of_session, of_checkpoint
     from autoscout.space.explain import completed, parse
-    from autoscout.targets.jobs import JobSpace
     from kb import store
 
     found = best_of_session(kb, session)
@@ -35,7 +37,7 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
     if not assignments:
         made = launch(job, winner, found.best.name, found.headline, found.checkpoint, found.environment)
         return job, msgspec.structs.replace(made, hosts=_measured_on(kb, session, found.best.name, made))
-    space = JobSpace.of_job(_allowing(job, [text.partition("=")[0] for text in assignments]))
+    space = _space(job, assignments)
     other = completed(space, parse(space, assignments), winner)
     resumable = of_checkpoint(job, Configuration(default), other) if default else ""
     note = "not the winner: chosen with --config"
@@ -47,9 +49,8 @@ def of_job(job: Job, assignments: list[str]) -> Launch:
 
     Errors: AutoscoutError (exit 2) for an invalid configuration."""
     from autoscout.space.explain import completed, parse
-    from autoscout.targets.jobs import JobSpace
 
-    space = JobSpace.of_job(_allowing(job, [text.partition("=")[0] for text in assignments]))
+    space = _space(job, assignments)
     configuration = completed(space, parse(space, assignments), space.reference)
     made = launch(job, configuration, space.name(configuration), "not measured: exported from the job itself")
     variables = sorted({*made.variables, *shell_syntax(made.environment.values())})
@@ -67,14 +68,15 @@ def _measured_on(kb: Path, session: str, name: str, made: Launch) -> list[str]:
     return hosts if len(hosts) == made.nodes else []
 
 
-def _allowing(job: Job, named: list[str]) -> Job:
-    """The job with permission for the named knobs. Some knobs need the user's permission, and naming one on the command
-    line grants it."""
-    from autoscout.targets.jobs import declared
+def _space(job: Job, assignments: list[str]) -> "JobSpace":
+    """The job's space, with permission for the named knobs. Some knobs need the user's permission, and naming one on
+    the command line grants it."""
+    from autoscout.targets.jobs import JobSpace, declared
 
+    named = [text.partition("=")[0] for text in assignments]
     asking = [knob.name for knob in declared(job).knob if knob.asks and knob.name in named]
     allow = [*job.space.allow, *asking]
-    return msgspec.structs.replace(job, space=msgspec.structs.replace(job.space, allow=allow))
+    return JobSpace.of_job(msgspec.structs.replace(job, space=msgspec.structs.replace(job.space, allow=allow)))
 
 
 def launch(

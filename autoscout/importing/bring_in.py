@@ -43,25 +43,6 @@ class Brought(NamedTuple):
     left: list[Bad]
 
 
-def bring_in(
-    kb: Path,
-    path: Path,
-    job: Job,
-    maps: Sequence[str],
-    sets: Sequence[str],
-    units: Sequence[str],
-    reader: str = "",
-    dry_run: bool = False,
-) -> Done:
-    """Imports a file or folder with one reader; returns a report. Errors: AutoscoutError (exit 2) if no reader
-    recognizes it, if no row can be used, or if a folder has files of several tools."""
-    brought = bring_in_all(kb, path, job, ImportOptions(maps, sets, units, reader, dry_run))
-    if len(brought.imports) > 1:
-        found = ", ".join(done.reader for done in brought.imports)
-        raise AutoscoutError(f"{path} contains results of several tools ({found}); choose one with --reader NAME", 2)
-    return brought.imports[0]
-
-
 def bring_in_all(kb: Path, path: Path, job: Job, options: ImportOptions) -> Brought:
     """Imports all files that a reader recognizes. Unreadable files of a folder are listed in the result and raise no
     error. Errors: AutoscoutError (exit 2) if there is nothing to read or no row can be used."""
@@ -81,15 +62,6 @@ def bring_in_all(kb: Path, path: Path, job: Job, options: ImportOptions) -> Brou
         example = f"; {bad[0].where}: {bad[0].reason}" if bad else ""
         raise AutoscoutError(f"{path}: none of its {rows} rows can be imported{example}", 2)
     return Brought(brought, left + [Bad("", str(error).removeprefix(f"{path}: ")) for error in problems])
-
-
-def open_source(path: Path, job: Job, space: Space, reader: str = "", kb: Path = Path()) -> RowSource:
-    """Returns the rows of the file, read by `reader` or by the first reader that recognizes the file. Errors:
-    AutoscoutError (exit 2)."""
-    found = next(_sources(kb, path, job, space, reader, []), None)
-    if found is None:
-        raise AutoscoutError(f"{path}: {_unknown(kb, path)}", 2)
-    return found()
 
 
 def _sources(

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +50,8 @@ def read_parquet(path: Path) -> RowSource:
     first = next(rows, None)
     if first is None:
         raise AutoscoutError(f"{path} has no rows", 2)
-    return RowSource(reader="parquet", columns=list(first), rows=_parquet_rows(first, rows))
+    numbered = (Row(f"row {i}", cells) for i, cells in enumerate(itertools.chain([first], rows), 1))
+    return RowSource(reader="parquet", columns=list(first), rows=numbered)
 
 
 def _open(path: Path) -> IO[str]:
@@ -120,12 +122,6 @@ def _lines(path: Path, file: IO[str]) -> Iterator[str]:
         if len(line) == _LINE:
             raise AutoscoutError(f"{path}: a line is longer than {_LINE:,} characters; nothing was stored", 2)
         yield line
-
-
-def _parquet_rows(first: dict[str, object], rest: Iterator[dict[str, object]]) -> Iterator[Row]:
-    yield Row("row 1", first)
-    for i, cells in enumerate(rest, 2):
-        yield Row(f"row {i}", cells)
 
 
 def _unreadable(path: Path, line: int, error: Exception) -> AutoscoutError:

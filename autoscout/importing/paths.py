@@ -1,14 +1,13 @@
 """Evaluates paths in a tool's output ("metrics.ttft.mean"; "/metadata.version" from the root) and their arithmetic."""
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-_OPERATIONS: dict[str, Callable[[float, float], float]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b,
-}
+from autoscout.line import nested
+
+_OPERATIONS: dict[str, Callable[[float, float], float]]
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 
 
 def at(tree: Any, path: str) -> Any:
@@ -66,15 +65,9 @@ def first_keys(text: str) -> set[str]:
     return {part for word in words if word[:1] != "/" for part in _prefixes(word)}
 
 
-def flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Flattens tables and drops lists: {"a": {"b": 2}} → {"a.b": 2}."""
-    found: dict[str, Any] = {}
-    for key, below in tree.items():
-        if isinstance(below, Mapping):
-            found |= flat(below, f"{before}{key}.")
-        elif not isinstance(below, list):
-            found[f"{before}{key}"] = below
-    return found
+    return {path: value for path, value in nested.leaves(tree) if not isinstance(value, list)}
 
 
 def _prefixes(path: str) -> list[str]:

@@ -27,15 +27,14 @@ _FIELDS = {
 _LLAMA = {"gated": True, "norm": "rmsnorm", "bias": False, "position": "rope"}
 _GPT2 = {"gated": False, "norm": "layernorm", "bias": True, "position": "learned", "tied": True}
 _DEEPSEEK = ("deepseek_v2", "deepseek_v3", "kimi_k2")  # architectures with latent attention
+_LIKE_LLAMA = (
+    *("llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "glm4", "glm4_moe"),
+    *("phi3", "olmo2", "olmo3", "minimax_m2", "llama4", "llama4_text", *_DEEPSEEK),
+    *("qwen2_vl", "qwen2_5_vl", "qwen2_5_vl_text", "qwen3_vl", "qwen3_vl_text", "qwen3_vl_moe", "qwen3_vl_moe_text"),
+)
 # model_type → what the architecture implies but config.json does not state.
 _KINDS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(
-        ("llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "glm4", "glm4_moe"),
-        _LLAMA,
-    ),
-    **dict.fromkeys(("phi3", "olmo2", "olmo3", "minimax_m2", "llama4", "llama4_text"), _LLAMA),
-    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen2_5_vl_text", "qwen3_vl", "qwen3_vl_text"), _LLAMA),
-    **dict.fromkeys(("qwen3_vl_moe", "qwen3_vl_moe_text", *_DEEPSEEK), _LLAMA),
+    **dict.fromkeys(_LIKE_LLAMA, _LLAMA),
     "gemma2": {**_LLAMA, "tied": True},
     # Sizes that config.json files of gemma3_text omit (defaults of transformers' Gemma3TextConfig).
     "gemma3_text": {**_LLAMA, "tied": True, "vocab": 262208, "heads": 8, "kv_heads": 4, "head_dim": 256},

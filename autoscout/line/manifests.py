@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from autoscout.job.device_names import stem_of
@@ -96,11 +96,15 @@ def _give(words: list[str]) -> str:
 
 def _loose(document: Any) -> Iterator[list[str]]:
     """Yields the words of each `args` list in an object without an `image`."""
-    inside = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
     if isinstance(document, dict) and "image" not in document and isinstance(document.get("args"), list):
         yield _words(document["args"])
-    for part in inside:
+    for part in _parts(document):
         yield from _loose(part)
+
+
+def _parts(inside: Any) -> Iterable[Any]:
+    """Returns the values of a mapping or of a list; () for a scalar."""
+    return inside.values() if isinstance(inside, dict) else inside if isinstance(inside, list) else ()
 
 
 def _of_chart(document: Any) -> Any:
@@ -139,12 +143,11 @@ def _accelerators(asked: Any) -> list[tuple[str, int]]:
 
 def _containers(document: Any, around: Any = None) -> Iterator[dict[str, Any]]:
     """Yields the containers of a document. `around`: the enclosing object's resources, for containers without any."""
-    inside = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
     if isinstance(document, dict):
         around = document.get("resources", around)
         if "image" in document:
             yield {"resources": around, **document}
-    for part in inside:
+    for part in _parts(document):
         yield from _containers(part, around)
 
 
@@ -243,7 +246,7 @@ def _chosen(inside: Any) -> Iterator[tuple[str, Any]]:
     """Yields (label, value) for the node labels that the affinity requires."""
     if isinstance(inside, dict) and isinstance(inside.get("values"), list) and "key" in inside:
         yield from ((str(inside["key"]), value) for value in inside["values"])
-    for part in inside.values() if isinstance(inside, dict) else inside if isinstance(inside, list) else ():
+    for part in _parts(inside):
         yield from _chosen(part)
 
 
@@ -259,5 +262,5 @@ def _pairs(inside: Any) -> Iterator[tuple[str, Any]]:
     """Yields (key, value) for every key at any depth."""
     for name, value in inside.items() if isinstance(inside, dict) else ():
         yield str(name), value
-    for part in inside.values() if isinstance(inside, dict) else inside if isinstance(inside, list) else ():
+    for part in _parts(inside):
         yield from _pairs(part)

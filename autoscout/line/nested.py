@@ -3,7 +3,7 @@ text of each value is replaced, which preserves comments and order. JSON is pars
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autoscout.job import yaml_text
@@ -37,6 +37,15 @@ def at(found: Any, path: str) -> Any:
         else:
             return None
     return found
+
+
+def leaves(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (dotted path, value) for all values that are not objects."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
 
 
 def _alike(name: object, key: str) -> bool:

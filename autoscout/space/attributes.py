@@ -15,6 +15,12 @@ from kb.sizes import expert_parameters, parameters, stored_bytes
 
 # tokens in the largest KV-cache block; block sizes are powers of two, so its multiples are multiples of all of them
 _LARGEST_BLOCK = 128
+# fields of [model] that are attributes of the same name: of every job, and of serving jobs only
+_OF_MODEL = (
+    *("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "tied", "experts", "expert_ffn"),
+    *("topk", "shared_ffn", "dense_layers", "bias", "qk_norm", "qkv_bias"),
+)
+_OF_SERVED_MODEL = ("stored", "plain_attention", "window", "windowed_layers", "sinks")
 
 
 def device_counts(job: Job) -> dict[str, int]:
@@ -42,23 +48,7 @@ def _attributes(job: Job) -> dict[str, Any]:
     chosen = chooses_devices(job)
     totals = {sum(c) for c in itertools.product(*_choices(job).values())} if chosen else {job.devices}
     attributes: dict[str, Any] = {
-        "layers": m.layers,
-        "hidden": m.hidden,
-        "heads": m.heads,
-        "kv_heads": m.kv_heads,
-        "head_dim": m.head_dim,
-        "ffn": m.ffn,
-        "gated": m.gated,
-        "vocab": m.vocab,
-        "tied": m.tied,
-        "experts": m.experts,
-        "expert_ffn": m.expert_ffn,
-        "topk": m.topk,
-        "shared_ffn": m.shared_ffn,
-        "dense_layers": m.dense_layers,
-        "bias": m.bias,
-        "qk_norm": m.qk_norm,
-        "qkv_bias": m.qkv_bias,
+        **{name: getattr(m, name) for name in _OF_MODEL},
         **latent.attributes(m),
         "degrees": tuple(sorted({d for total in totals if total for d in divisors(total)})),
         "cuda": not any(map(is_cpu, counts)),
@@ -134,11 +124,7 @@ def _serving(job: Job) -> dict[str, Any]:
         "small_steps": any(small_steps(node.device) for node in job.cluster.nodes),
         "weights_gib": weights / 2**30,
         "expert_gib": experts / 2**30,
-        "stored": m.stored,
-        "plain_attention": m.plain_attention,
-        "window": m.window,
-        "windowed_layers": m.windowed_layers,
-        "sinks": m.sinks,
+        **{name: getattr(m, name) for name in _OF_SERVED_MODEL},
         "kv_mib": kv_mib,
         "kv_steps": tuple(step for step in (2**i for i in range(20)) if step >= kv_mib / 2 and step <= most),
     }

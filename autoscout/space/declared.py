@@ -4,7 +4,7 @@ A user's file has the format of shipped catalogs. With `extends = "vllm"` it add
 replaces existing knobs and rules (with `replace = true`). With `target = "anything"` it is the whole catalog of a
 "command" job."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,8 +21,7 @@ Entry = TypeVar("Entry", KnobEntry, RuleEntry)
 
 def own_knobs(job: Job) -> dict[str, tuple[str, Value | None]]:
     """Returns the knobs that the user adds, by name: (the setting that the knob changes, its default)."""
-    knobs = [knob for file in job.space.catalog for knob in _own(Path(file), job).knob]
-    knobs += _in_job(job).knob
+    knobs = (knob for _, _, own in _additions(job) for knob in own.knob)
     return {knob.name: (knob.sets, knob.default) for knob in knobs if not knob.replace}
 
 
@@ -31,23 +30,23 @@ def extended(job: Job, catalog: Catalog, refuses: Callable[[KnobEntry], str]) ->
     "" if it can. Errors: AutoscoutError (exit 2) naming the file and the key."""
     derived, knobs = device_knobs(job)
     names = {*attributes_of(job), *derived, *(knob.name for knob in knobs)}
-    for file in job.space.catalog:
-        path = Path(file)
-        own = _own(path, job)
+    for path, where, own in _additions(job):
         for knob in own.knob:
             if not knob.replace and (why := refuses(knob)):
-                raise AutoscoutError(f"{path}: knob '{knob.name}': {why}", 2)
-        catalog = _merged(catalog, path, own, names)
-    if job.space.knob or job.space.rule or job.space.derived:
-        path, own = Path("space"), _in_job(job)
-        for knob in own.knob:
-            if not knob.replace and (why := refuses(knob)):
-                raise AutoscoutError(f"space.knob: knob '{knob.name}': {why}", 2)
+                raise AutoscoutError(f"{where}: knob '{knob.name}': {why}", 2)
         catalog = _merged(catalog, path, own, names)
     if not catalog.knob and not (job.launch.command or job.launch.current):
         where = ", ".join(job.space.catalog) or "the job"
         raise AutoscoutError(f"{where}: no knob is declared; add [[space.knob]] with a name and values", 2)
     return catalog
+
+
+def _additions(job: Job) -> Iterator[tuple[Path, str, Catalog]]:
+    """Yields (path, where the knobs are declared, catalog) for each of the user's files, then for the job file."""
+    for path in map(Path, job.space.catalog):
+        yield path, str(path), _own(path, job)
+    if job.space.knob or job.space.rule or job.space.derived:
+        yield Path("space"), "space.knob", _in_job(job)
 
 
 def _in_job(job: Job) -> Catalog:

@@ -12,6 +12,7 @@ from autoscout.space.codes import name_of
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob, Rule
 from autoscout.space.network import distance
+from autoscout.space.opened import unless_allowed
 from autoscout.space.reasons import Violation, by_itself
 from kb.records import AutoscoutError, Configuration, Value
 
@@ -142,11 +143,7 @@ def _out_of_domain(space: Space, given: Mapping[str, Value]) -> list[Violation]:
 
 def _not_among(knob: Knob, value: Value) -> str:
     if value in knob.asks:
-        why = knob.asks_for or "it changes numerical results or needs a package"
-        return (
-            f"{knob.name} {value} is not allowed by default, because {why}; to allow it, set [space] allow = "
-            f"['{knob.name}']"
-        )
+        return unless_allowed(knob, f"{knob.name} {value}")
     return f"{knob.name} {value} is not among {listed(knob.values)}"
 
 

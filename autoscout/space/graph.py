@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autoscout.job.words import nearest_name
 from autoscout.space import from_table as tables
 from autoscout.space import partial as partials
 from autoscout.space.codes import Coding, Point, Structure, short_name
@@ -25,7 +24,6 @@ from autoscout.space.compiled.diagram import Diagram
 from autoscout.space.compiled.entangled import diagram_of
 from autoscout.space.compiled.feasible import Feasible, Lists
 from autoscout.space.compiled.merge import from_rows
-from autoscout.space.compiled.prefixes import LazyTree, SortedTable, lazy_tree
 from autoscout.space.compiled.tilted import tilted, varied
 from autoscout.space.knob import Knob, Rule
 from autoscout.space.language.expression import Expression
@@ -161,9 +159,6 @@ class Space:
         """Returns the valid point of structure s nearest to x, in steps of each knob's domain. x may lack knobs."""
         return self._projection.nearest(s, x)
 
-    def points(self, s: Structure) -> Iterator[Point]:
-        return self._projection.points(s)
-
     def configuration(self, s: Structure, x: Mapping[str, Value]) -> Configuration:
         """Returns the configuration of structure s and of its valid point nearest to x."""
         both = {**s, **self.project(s, x)}
@@ -192,31 +187,12 @@ class Space:
         """All valid structures: codes (n, sparse knobs) int16. Errors: AutoscoutError if there are too many."""
         return self._lists.structures
 
-    @cached_property
-    def sizes(self) -> np.ndarray:
-        """The number of valid points of each structure."""
-        return self._lists.sizes
-
     def structure(self, row: int) -> Structure:
         return self._lists.structure(row)
 
     def row(self, s: Structure) -> int | None:
         """Returns the row index of a structure in `structures`; None if it is not valid."""
         return self._lists.row(s)
-
-    def sorted_by(self, ordering: Sequence[str]) -> SortedTable | LazyTree:
-        """Returns the prefix tree of an ordering of knobs: over the table `structures` if all knobs in the ordering are
-        sparse, else over `feasible`. If the table has too many rows, returns a lazy tree over configurations.
-
-        Errors: AutoscoutError for an unknown knob (exit 2), or an ordering that needs too many states."""
-        for name in ordering:
-            if name not in self.knob:
-                raise AutoscoutError(f"'{name}'{nearest_name(name, self.knob)}", 2)
-        order = [self._coding.place[name] for name in ordering]
-        table = self._lists.sorted_by(order)
-        if table is not None:
-            return table
-        return lazy_tree(order, self._diagram.order, self.knobs, self._coupled, self._columns)
 
     # ---- partial assignments and moves -------------------------------------------------------------------
 
@@ -237,10 +213,10 @@ class Space:
         with a partial assignment."""
         return partials.active(self._diagram, self._coding, partial or {})
 
-    def ordering(self, rng: np.random.Generator | None = None, front: Iterable[str] = ()) -> list[str]:
-        """Returns the sparse knobs, each after the knobs that activate or imply it. Knobs in `front` come as early as
-        possible, all further knobs in declared or (with `rng`) random order."""
-        return topological(self._conditions, [knob.name for knob in self.sparse], rng, front)
+    def ordering(self, rng: np.random.Generator | None = None) -> list[str]:
+        """Returns the sparse knobs, each after the knobs that activate or imply it, and otherwise in declared or (with
+        `rng`) random order."""
+        return topological(self._conditions, [knob.name for knob in self.sparse], rng)
 
     def neighbours(self, configuration: Configuration) -> list[Configuration]:
         """Returns the valid configurations that are one move of a knob away (see `moves.py`)."""

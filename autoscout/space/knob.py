@@ -249,32 +249,12 @@ def instantiate(
             values = tuple(entry.values)
         asks = () if entry.name in allowed else tuple(v for v in values if v in entry.asks)
         values = tuple(v for v in values if v not in asks)
-        knobs.append(
-            Knob(
-                name=entry.name,
-                kind=entry.kind,
-                layer=entry.layer,
-                values=values,
-                meaning=entry.meaning,
-                sets=entry.sets,
-                unit=entry.unit,
-                default=entry.default,
-                off=entry.off,
-                when=Expression(entry.when, catalog.derived) if entry.when else None,
-                implied=Expression(entry.implied, catalog.derived) if entry.implied else None,
-                asks=asks,
-                asks_for=entry.asks_for,
-                priced=entry.priced,
-            )
-        )
+        own: dict[str, Any] = {"values": values, "asks": asks, "when": None, "implied": None}
+        own |= {key: Expression(text, catalog.derived) for key in ("when", "implied") if (text := getattr(entry, key))}
+        knobs.append(Knob(**own, **{name: getattr(entry, name) for name in Knob.__struct_fields__ if name not in own}))
+    alike = ("id", "reason", "source", "checked")
     rules = [
-        Rule(
-            id=entry.id,
-            holds=Expression(entry.holds, catalog.derived),
-            reason=entry.reason,
-            source=entry.source,
-            checked=entry.checked,
-        )
+        Rule(holds=Expression(entry.holds, catalog.derived), **{name: getattr(entry, name) for name in alike})
         for entry in catalog.rule
     ]
     return knobs, rules

@@ -132,30 +132,12 @@ def network(knobs: list[Knob], rules: list[Rule]) -> "nx.DiGraph":
     return graph
 
 
-def topological(
-    before: Mapping[str, set[str]], names: list[str], rng: np.random.Generator | None, front: Iterable[str] = ()
-) -> list[str]:
-    """Returns `names`, each after the names in `before[name]`. Names in `front` come as early as possible, all further
-    names in the given or a random order."""
+def topological(before: Mapping[str, set[str]], names: list[str], rng: np.random.Generator | None) -> list[str]:
+    """Returns `names`, each after the names in `before[name]`, and otherwise in the given or a random order."""
     rank = {name: float(i) for i, name in enumerate(names)}
     if rng is not None:
         rank = dict(zip(names, rng.random(len(names)).tolist(), strict=True))
-    wanted = [name for name in dict.fromkeys(front) if name in rank]
-    for i, name in enumerate(wanted):
-        rank[name] = i - len(wanted) - 1
-        for other in _all_before(before, name) & rank.keys():  # names that must precede `name` get the same rank
-            rank[other] = min(rank[other], rank[name])
     return _by_rank({name: before[name] & rank.keys() for name in names}, rank)
-
-
-def _all_before(before: Mapping[str, set[str]], name: str) -> set[str]:
-    """Returns all names that must precede `name`, directly or indirectly."""
-    found, left = set[str](), [name]
-    while left:
-        fresh = before[left.pop()] - found
-        found |= fresh
-        left += fresh
-    return found
 
 
 def distance(a: Value, b: Value) -> float:

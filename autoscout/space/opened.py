@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from autoscout.space.knob import Catalog, KnobEntry
+from autoscout.space.knob import Catalog, Knob, KnobEntry
 from autoscout.space.language.expression import Expression
 from kb.records import AutoscoutError, SpaceLimits, Value
 
@@ -23,8 +23,8 @@ def opened(catalog: Catalog, attributes: Mapping[str, Any], limits: SpaceLimits)
     for name in named:
         if name in catalog.closed:
             raise AutoscoutError(f"[space] names '{name}': {catalog.closed[name]}", 2)
-    asked = {k.name: unless_allowed(k) for k in catalog.knob if k.name not in named and asking(k, catalog, attributes)}
-    return without(catalog, asked)
+    asked = [k for k in catalog.knob if k.name not in named and asking(k, catalog, attributes)]
+    return without(catalog, {k.name: unless_allowed(k, k.name) for k in asked})
 
 
 def still_open(limits: SpaceLimits, catalog: Catalog) -> SpaceLimits:
@@ -65,9 +65,10 @@ def values_of(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) 
     return list(knob.values)
 
 
-def unless_allowed(knob: KnobEntry) -> str:
+def unless_allowed(knob: KnobEntry | Knob, what: str) -> str:
+    """Returns why the job must allow `what`: a knob, or one of its values."""
     why = knob.asks_for or "it changes numerical results or needs a package"
-    return f"{knob.name} is not allowed by default, because {why}; to allow it, set [space] allow = ['{knob.name}']"
+    return f"{what} is not allowed by default, because {why}; to allow it, set [space] allow = ['{knob.name}']"
 
 
 def without(catalog: Catalog, gone: Mapping[str, str]) -> Catalog:

@@ -1,7 +1,7 @@
 """The valid points (values of active dense knobs) of a structure (values of active sparse knobs), the mask of possible
 values per dense knob, and the point nearest to given values. AutoScout paper, §3.2: points X(s), mask M(s)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from autoscout.space.codes import INACTIVE, Coding, Point, Structure
 from autoscout.space.compiled.diagram import Diagram
@@ -40,11 +40,6 @@ class Projection:
             cost = {place[k.name]: self._nearness.cost(k, x[k.name]) for k in dense}
             codes = self._diagram.nearest(cost, first, state) or codes
         return self._coding.point(codes)
-
-    def points(self, s: Structure) -> Iterator[Point]:
-        state = self._state(s)
-        if state is not None:
-            yield from (self._coding.point(codes) for codes in self._diagram.every(self._diagram.sparse, state))
 
     def _mask(self, state: int) -> dict[str, tuple[Value, ...]]:
         if state not in self._masks:

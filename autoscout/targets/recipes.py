@@ -8,11 +8,6 @@ from kb.records import AutoscoutError, Configuration, Value
 MARGIN = 0.89  # usable fraction of memory; 11 % are left for further buffers and two standard errors of the estimate
 
 
-def stated_defaults(space: Space) -> Iterator[Configuration]:
-    """Yields the valid configuration nearest to the catalog's defaults."""
-    yield first(space, stated(space), iter([{}]))
-
-
 def stated(space: Space) -> dict[str, Value]:
     """Returns the catalog's declared defaults, without those of parallelism."""
     return {k.name: k.default for k in space.knobs if k.default is not None and k.layer != "parallelism"}

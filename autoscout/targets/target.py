@@ -105,9 +105,9 @@ class Target:
     def recipes(self, space: "Space") -> Iterator[Configuration]:
         """Yields configurations that the engine's own guides advise for a job, best first. The first one is the
         reference. Errors: AutoscoutError (exit 3) if the space has none."""
-        from autoscout.targets.recipes import stated_defaults
+        from autoscout.targets.recipes import first, stated
 
-        yield from stated_defaults(space)
+        yield first(space, stated(space), iter([{}]))
 
     def reference(self, job: Job) -> str:
         """Returns a text for the user that describes the first recipe."""

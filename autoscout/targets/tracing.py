@@ -3,14 +3,16 @@ answers next to the knowledge base, checks of ranks, and the memory of the devic
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from autoscout.job.device_names import is_cpu
 from autoscout.simulate.hardware.capacity import capacity
 from autoscout.simulate.hardware.device import hardware
-from kb import traces
+from autoscout.simulate.shadow.served import ServingShadow
+from autoscout.simulate.shadow.traced import Shadow
+from kb import shadowed, traces
 from kb.records import AutoscoutError, Configuration, Job, Node
 
 _CONTEXT_GIB = 0.7  # GiB used by the driver and communicators on a device whose constants are unknown
@@ -58,6 +60,16 @@ def answered(
             if kb is not None and answer.verdict != "timeout":
                 traces.keep(kb, keys[i], answer)  # type: ignore[arg-type]
     return [one for one in found if one is not None], len(keys) - len(unknown)
+
+
+def remember(asked: ShadowAsked, found: Shadow | ServingShadow, columns: dict[str, Any]) -> None:
+    """Stores the result of a new shadow run in the knowledge base's table `shadow`, for SQL queries. `columns`: those
+    that depend on the engine. Errors: AutoscoutError."""
+    if asked.kb is None or asked.limit_s <= 0 or found.verdict == "timeout":
+        return
+    versions = ", ".join(f"{package} {version}" for package, version in found.versions.items())
+    alike = {name: getattr(found, name) for name in ("name", "world", "verdict", "sentence", "device_gib", "cpu_s")}
+    shadowed.remember(asked.kb, asked.job, asked.configuration, {"versions": versions, **alike, **columns})
 
 
 def existing(ranks: list[int], world: int) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 import verbs
+from imported import bring_in
 from test_session import events_of, replay_job, run
 
 from autoscout.deploy.recommendation import best_of_job, best_of_session
-from autoscout.importing.bring_in import bring_in
 from autoscout.machine.preflight import preflight
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning.best_predicted import ranking

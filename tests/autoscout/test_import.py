@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from imported import bring_in
 
 from autoscout.importing import mapping
-from autoscout.importing.bring_in import Done, bring_in
+from autoscout.importing.bring_in import Done
 from autoscout.importing.mapping import Use
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob

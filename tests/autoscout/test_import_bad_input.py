@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from imported import bring_in
 
-from autoscout.importing.bring_in import ImportOptions, bring_in, bring_in_all
+from autoscout.importing.bring_in import ImportOptions, bring_in_all
 from autoscout.importing.mapped import keys_by_kind, recognized, rows
 from autoscout.importing.spooled import Spool, changed
 from autoscout.importing.tool_file import shipped_tools

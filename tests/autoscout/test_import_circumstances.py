@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from imported import bring_in
 
-from autoscout.importing.bring_in import Done, bring_in
+from autoscout.importing.bring_in import Done
 from autoscout.importing.circumstances import another_job, lengths_of, size_stated
 from autoscout.job.presets import models
 from autoscout.targets.jobs import load_job

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from imported import bring_in
 
 from autoscout.deploy.recommendation import best_of_job
-from autoscout.importing.bring_in import ImportOptions, bring_in, bring_in_all
+from autoscout.importing.bring_in import ImportOptions, bring_in_all
 from autoscout.importing.converting import Done
 from autoscout.importing.mapping import uses
 from autoscout.targets.jobs import JobSpace, load_job

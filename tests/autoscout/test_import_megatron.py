@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 from cases import few
+from imported import bring_in, open_source
 
-from autoscout.importing.bring_in import bring_in, open_source
 from autoscout.space.explain import completed
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.megatron import arguments

@@ -10,7 +10,6 @@ from landscape import job_of
 from autoscout.search.strategy import strategy
 from autoscout.space.compiled import build
 from autoscout.space.compiled.constraints import Columns, constraints
-from autoscout.space.compiled.prefixes import LazyTree
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob, Rule
 from autoscout.space.language.expression import Expression
@@ -74,17 +73,6 @@ def test_what_cannot_be_listed_says_so_and_what_to_do_instead(sums):
     for listing in ("feasible", "structures"):
         with pytest.raises(AutoscoutError, match="too many to list"):
             getattr(sums, listing)
-
-
-def test_their_prefixes_are_a_tree_too(sums):
-    tree = sums.sorted_by(sums.ordering(RNG))
-    assert isinstance(tree, LazyTree)
-    assert tree.count(tree.root) == sums.count
-    node = tree.root
-    while (branches := tree.branches(node)) is not None:
-        assert sum(tree.count(below) for below in branches.nodes.values()) == tree.count(node)
-        node = branches.nodes[max(branches.nodes)]
-    assert sums.is_valid(sums.of_codes(tree.sample(node, RNG)))
 
 
 @pytest.mark.parametrize("name", ["autoscout", "paper", "random"])

@@ -1,5 +1,5 @@
 """Tables of codes and the diagrams made of them, against what a list of rows says: counting, sampling, domains, the
-nearest row, prefixes, neighbours."""
+nearest row, neighbours."""
 
 import itertools
 
@@ -12,7 +12,6 @@ from autoscout.space.compiled.diagram import FORBIDDEN, Diagram
 from autoscout.space.compiled.feasible import Index, Lists
 from autoscout.space.compiled.merge import from_rows
 from autoscout.space.compiled.packing import distinct, packed
-from autoscout.space.compiled.prefixes import LazyTree, SortedTable
 from autoscout.space.compiled.tilted import tilted, varied
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
@@ -168,7 +167,6 @@ def test_lists_of_structures_and_rows(rows: list[tuple[int, ...]]):
     lists = Lists(made(rows), coding)
     structures = sorted({(r[0], r[2], r[3]) for r in rows})
     assert lists.structures.tolist() == [list(s) for s in structures]
-    assert lists.sizes.tolist() == [sum((r[0], r[2], r[3]) == s for r in rows) for s in structures]
     assert lists.feasible.codes.tolist() == [list(r) for r in listed(rows)]
     assert len(lists.feasible) == len(rows)
     for i in range(len(structures)):
@@ -196,44 +194,6 @@ def test_a_table_that_is_too_long_to_list():
     with pytest.raises(AutoscoutError, match="8,000,000,000 valid structures are too many to list") as caught:
         _ = Lists(more, Coding([knob(n, *range(2000)) for n in "abc"])).structures
     assert caught.value.exit_code == 1
-
-
-def test_the_tree_over_an_ordering(rows: list[tuple[int, ...]]):
-    """Each branch holds the rows with its code; knobs that are forced make none."""
-    codes = np.array(listed(rows), dtype=np.int16)
-    for order in ([0, 2, 3, 1], [3, 1, 0, 2], [1]):
-        tree = SortedTable(codes, order, order, [len(KNOBS[i].values) + 1 for i in order])
-        todo = [(tree.root, codes.tolist())]
-        while todo:
-            node, inside = todo.pop()
-            assert sorted(codes[tree.rows[node.first : node.last]].tolist()) == sorted(inside)
-            assert tree.count(node) == len(inside)
-            assert codes[tree.sample(node, np.random.default_rng(0))].tolist() in inside
-            branches = tree.branches(node)
-            differing = [i for i in order[node.depth :] if len({r[i] for r in inside}) > 1]
-            if branches is None:
-                assert not differing
-                continue
-            assert branches.knob == differing[0]
-            parts = {
-                code: [r for r in inside if r[branches.knob] == code] for code in {r[branches.knob] for r in inside}
-            }
-            assert list(branches.nodes) == sorted(parts)
-            todo += [(node, parts[code]) for code, node in branches.nodes.items()]
-    found = made(rows)
-    lazy = LazyTree(found, 3)
-    todo = [(lazy.root, [list(r) for r in rows])]
-    while todo:
-        node, inside = todo.pop()
-        assert lazy.count(node) == len(inside)
-        assert lazy.sample(node, np.random.default_rng(1)) in inside
-        branches = lazy.branches(node)
-        differing = [i for i in ORDER[node.depth : 3] if len({r[i] for r in inside}) > 1]
-        assert (branches is None) == (not differing)
-        if branches is not None:
-            assert branches.knob == differing[0]
-            for code, child in branches.nodes.items():
-                todo.append((child, [r for r in inside if r[branches.knob] == code]))
 
 
 def test_neighbours_differ_in_one_knob_and_what_it_forces(rows: list[tuple[int, ...]]):
@@ -331,8 +291,6 @@ def test_a_structure_leaves_points():
     assert space.mask({"a": 2, "c": False}) == space.mask({"a": 9, "c": True}) == {}
     assert space.project({"a": 2, "c": True}, {"d": 4}) == {"d": 2}
     assert space.project({"a": 4, "c": True}, {}) == {"d": 1}
-    assert list(space.points({"a": 2, "c": True})) == [{"d": 1}, {"d": 2}]
-    assert list(space.points({"a": 2})) == []
     assert space.domain("d", {"a": 2}) == (1, 2)
     assert space.domain("d", {"c": False}) == space.domain("a", {"a": 7}) == ()
     assert space.active() == {"a": True, "c": True, "d": None}

@@ -71,9 +71,6 @@ def test_limits_of_a_job():
 def test_orders_of_knobs():
     graph: dict[str, set[str]] = {"a": {"c"}, "b": set(), "c": set(), "d": set()}
     assert topological(graph, list("abcd"), None) == ["b", "c", "a", "d"]
-    assert topological(graph, list("abcd"), None, "d") == ["d", "b", "c", "a"]
-    assert topological(graph, list("abcd"), None, "da") == ["d", "c", "a", "b"]
-    assert topological(graph, list("abcd"), None, "ab") == ["c", "a", "b", "d"]
     seen = {tuple(topological(graph, list("abcd"), np.random.default_rng(i))) for i in range(60)}
     assert len(seen) > 6
     assert all(order.index("c") < order.index("a") for order in seen)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from imported import bring_in, open_source
 
-from autoscout.importing.bring_in import ImportOptions, bring_in, bring_in_all, open_source
+from autoscout.importing.bring_in import ImportOptions, bring_in_all
 from autoscout.importing.converting import Shown
 from autoscout.importing.tool_file import read_tool, shipped_tools
 from autoscout.job.presets import models

@@ -109,18 +109,11 @@ def ours_small() -> dict[str, Any]:
     space = our_space(SMALL, SMALL_RULES)
     rows = [space.of_codes(row) for row in space.sample_many(300, np.random.default_rng(0)).tolist()]
     codes = [space.codes_of(c.knobs) for c in rows]
-    tree = space.sorted_by(space.ordering(np.random.default_rng(0)))
-    nodes = [tree.root]
-    for node in nodes:
-        branches = tree.branches(node)
-        if branches is not None and len(nodes) < 3000:
-            nodes += branches.nodes.values()
     return {
         "count": space.count,
         "enumerate_s": best(lambda: our_space(SMALL, SMALL_RULES).feasible),
         "valid_us": 1e6 * each(space.is_valid, rows),
         "neighbours_us": 1e6 * each(space.neighbour_codes, codes),
-        "children_us": 1e6 * each(tree.branches, nodes),
         "samples_per_s": 10_000 / best(lambda: space.sample_many(10_000, np.random.default_rng(0))),
     }
 

@@ -6,6 +6,7 @@ knobs, or (if there would be too many states) only the values of subexpressions 
 product a * b in `a * b * c <= 64`. States with equal contents are merged."""
 
 import contextlib
+import itertools
 import math
 from collections.abc import Mapping
 
@@ -38,26 +39,18 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 def from_constraints(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> Diagram | None:
-    """Builds the diagram; None if no configuration is valid. Until the diagram is small enough, tries the declared
-    order of knobs and the order of `_frugal`, each with states that store codes and with states that store values.
+    """Builds the diagram; None if no configuration is valid. Until the diagram is within the limits, tries the declared
+    order of knobs and the order of `_frugal`, each with states that store codes and with states that store values, and
+    then raises the limits.
 
     Errors: TooWide; AutoscoutError if an expression is undefined for an assignment that all other constraints allow."""
     declared = sorted(range(len(knobs)), key=lambda i: knobs[i].kind == "dense")
     with contextlib.suppress(TooWide):
         return in_order(declared, knobs, constraints, columns, _MOST_STATES[0])
-    return smallest([declared, _frugal(knobs, constraints)], knobs, constraints, columns)
-
-
-def smallest(
-    orders: list[list[int]], knobs: list[Knob], constraints: list[Constraint], columns: Columns
-) -> Diagram | None:
-    """Returns the first diagram within the limits, over all orders of knobs and both kinds of states. Raises the limits
-    as long as there is none. Errors: see `from_constraints`."""
-    for limit in _MOST_STATES:
-        for parts in (False, True):
-            for order in orders:
-                with contextlib.suppress(TooWide):
-                    return in_order(order, knobs, constraints, columns, limit, parts)
+    orders = [declared, _frugal(knobs, constraints)]
+    for limit, parts, order in itertools.product(_MOST_STATES, (False, True), orders):
+        with contextlib.suppress(TooWide):
+            return in_order(order, knobs, constraints, columns, limit, parts)
     raise TooWide
 
 

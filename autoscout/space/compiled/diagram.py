@@ -102,9 +102,9 @@ class Diagram:
             state = to
         return state
 
-    def every(self, start: int = 0, state: int = 0) -> Iterator[list[int]]:
-        """Yields the codes (by knob index) of all valid configurations below a state, depth first. Reuses one list
-        object, so the caller must copy it."""
+    def every(self) -> Iterator[list[int]]:
+        """Yields the codes (by knob index) of all valid configurations, depth first. Reuses one list object, so the
+        caller must copy it."""
         codes = [-1] * len(self.radix)
 
         def assign(i: int, state: int) -> Iterator[list[int]]:
@@ -115,16 +115,15 @@ class Diagram:
                 codes[self.order[i]] = code
                 yield from assign(i + 1, to)
 
-        yield from assign(start, state)
+        yield from assign(0, 0)
 
     # ---- many configurations -----------------------------------------------------------------------------
 
-    def sample(self, n: int, rng: np.random.Generator, start: int = 0, state: int = 0) -> np.ndarray:
-        """Draws uniformly from the valid configurations below a state: codes (n, knobs), 0 for knobs before `start`."""
+    def sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws uniformly from the valid configurations: codes (n, knobs)."""
         out = np.zeros((n, len(self.radix)), dtype=np.int16)
-        at = np.full(n, state, dtype=np.int64)
-        for i in range(start, len(self.levels)):
-            level = self.levels[i]
+        at = np.zeros(n, dtype=np.int64)
+        for i, level in enumerate(self.levels):
             edge = np.searchsorted(self._ladders[i], at + rng.random(n), side="right")
             edge = np.clip(edge, level.first[at], level.first[at + 1] - 1)
             out[:, level.knob] = level.code[edge]

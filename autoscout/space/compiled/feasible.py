@@ -8,7 +8,6 @@ import numpy as np
 from autoscout.space.codes import INACTIVE, Coding, Structure
 from autoscout.space.compiled.diagram import Diagram
 from autoscout.space.compiled.packing import packed
-from autoscout.space.compiled.prefixes import SortedTable
 from autoscout.space.knob import Knob
 from kb.records import AutoscoutError, Configuration
 
@@ -66,11 +65,6 @@ class Lists:
         """All valid structures: sorted codes (n, sparse knobs) int16."""
         return self._structures[0]
 
-    @cached_property
-    def sizes(self) -> np.ndarray:
-        """Number of configurations of each structure."""
-        return self._diagram.below(self._diagram.sparse)[self._structures[1]]
-
     def structure(self, row: int) -> Structure:
         codes = self.structures[row].tolist()
         return {k.name: k.values[c] for (_, k), c in zip(self._sparse, codes, strict=True) if c != INACTIVE}
@@ -79,15 +73,6 @@ class Lists:
         """Returns the row index of a structure in `structures`; None if it is not valid."""
         codes = self._coding.row(s)
         return None if codes is None else self._rows.find([codes[i] for i, _ in self._sparse])
-
-    def sorted_by(self, order: list[int]) -> SortedTable | None:
-        """Returns the prefix tree over these knobs: over the table `structures` if all knobs are sparse, else over
-        `feasible`. None if the table has too many rows."""
-        radices = [len(self._coding.knobs[i].values) + 1 for i in order]
-        columns = [i for i, _ in self._sparse]
-        if all(i in columns for i in order) and self.holds(self._diagram.structures):
-            return SortedTable(self.structures, [columns.index(i) for i in order], order, radices)
-        return SortedTable(self.feasible.codes, order, order, radices) if self.holds(self._diagram.count) else None
 
     @cached_property
     def _structures(self) -> tuple[np.ndarray, np.ndarray]:

@@ -87,20 +87,15 @@ class CommandProfiler:
         self._final = final
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """Returns the measurement of an experiment that finished after its session was killed; None if it did not
-        finish."""
         try:
             return msgspec.json.decode((folder / "measured.json").read_bytes(), type=Measurement)
         except (OSError, msgspec.DecodeError):
             return None
 
     def interrupt(self) -> None:
-        """Ends the running experiment. If none is running, the next experiment ends at its start. Safe in signal
-        handlers and threads."""
         self._stopping = True
 
     def close(self) -> None:
-        """Ends the warm interpreter."""
         if self._warm is not None:
             self._warm.close()
 

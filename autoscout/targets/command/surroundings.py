@@ -1,6 +1,7 @@
 """Describes the environment of a user's own command: package versions, the device, and a hash of the code. Measurements
 are comparable only if all three are equal, so an edit of the script invalidates earlier measurements."""
 
+import contextlib
 import hashlib
 import os
 import re
@@ -148,15 +149,11 @@ def lacking(job: Job) -> list[str]:
 
 
 def _cpu() -> dict[str, str]:
-    model = "cpu"
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.split(":", 1)[1].strip()
-                break
-    except OSError:
-        pass
-    return {"device": model, "devices": str(len(os.sched_getaffinity(0)))}
+    text = ""
+    with contextlib.suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text()
+    model = re.search("^model name[^:]*:(.*)", text, re.MULTILINE)
+    return {"device": model[1].strip() if model else "cpu", "devices": str(len(os.sched_getaffinity(0)))}
 
 
 def _gpus() -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job.strict import read_toml
-from autoscout.line import settings_files
+from autoscout.line import nested, settings_files
 from autoscout.line.containers import CONTAINERS
 from autoscout.line.flags import setting, written
 from autoscout.line.launch_line import Line
@@ -134,17 +134,9 @@ def _settings(file: Path) -> dict[str, str]:
     """Returns the settings of a YAML or TOML file, with names that include their sections.
 
     Errors: AutoscoutError (exit 2) for an unreadable file."""
-    return _flat(read_toml(file, "settings") if file.suffix == ".toml" else settings_files.read([file]))
-
-
-def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{before}{name}.")
-        elif value is not None and not isinstance(value, list):
-            found[before + name] = as_text(value)
-    return found
+    content = read_toml(file, "settings") if file.suffix == ".toml" else settings_files.read([file])
+    scalars = ((name, value) for name, value in nested.leaves(content) if not isinstance(value, list))
+    return {name: as_text(value) for name, value in scalars if value is not None}
 
 
 def _among_packages(known: Preset, program: Sequence[str], name: object) -> Path | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from autoscout.line import nested
 from autoscout.line.launch_line import Line
 from autoscout.running.cluster.devices import device_kind
 from autoscout.space.language.template import filled as fill
@@ -176,7 +177,7 @@ def _scalars(config: Config) -> dict[str, Value]:
     """Returns the scalars of a ds_config by the last name in their path. If several paths end with the same name, the
     first one counts."""
     found: dict[str, Value] = {}
-    for path, value in ds_config.leaves(config):
+    for path, value in nested.leaves(config):
         if isinstance(value, bool | int | float | str):
             found.setdefault(path.rpartition(".")[2], value)
     return found

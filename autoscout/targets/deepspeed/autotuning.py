@@ -53,10 +53,6 @@ class Autotuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     model_info: dict[str, Any] | None = None
     zero_optimization: dict[str, Any] | None = None
 
-    @property
-    def most_micro(self) -> int:
-        return self.max_train_micro_batch_size_per_gpu
-
 
 # AutoTP (automatic tensor parallelism): ranks of a group process the same samples (runtime/engine.py: dp_world_size)
 AUTO_TP = "tensor_parallel.autotp_size"
@@ -83,7 +79,7 @@ def settings(config: Config, where: str = "ds_config") -> Autotuning:
         value = (found.model_info or {}).get(name) or 0
         if not isinstance(value, int | float) or not math.isfinite(value):
             raise AutoscoutError(f"{where}: autotuning: model_info.{name} = {value!r} is not a number", 2)
-    least, most = found.min_train_micro_batch_size_per_gpu, found.most_micro
+    least, most = found.min_train_micro_batch_size_per_gpu, found.max_train_micro_batch_size_per_gpu
     if not 0 < least <= most:
         raise AutoscoutError(f"{where}: autotuning: micro batches from {least} to {most} are an empty range", 2)
     if found.mp_size < 1 or found.num_tuning_micro_batch_sizes < 1 or found.end_profile_step < found.start_profile_step:

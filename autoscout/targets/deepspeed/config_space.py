@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from autoscout.line import nested
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
 from autoscout.space.language.expression import Expression
@@ -46,9 +47,12 @@ def read_config(job: Job) -> Config:
 
 def batch_of(job: Job, config: Config) -> int:
     """Returns the samples per step that all configurations share; 0 if neither the job nor the ds_config sets them."""
+    return job.traffic.global_batch or _batch_stated(config)
+
+
+def _batch_stated(config: Config) -> int:
     size = config.get(BATCH)
-    most = settings(config).max_train_batch_size
-    return job.traffic.global_batch or (size if isinstance(size, int) else 0) or most or 0
+    return (size if isinstance(size, int) else 0) or settings(config).max_train_batch_size or 0
 
 
 def batches_differ(job: Job, config: Config) -> bool:
@@ -60,20 +64,20 @@ def batches_differ(job: Job, config: Config) -> bool:
 def config_problems(job: Job, config: Config) -> Iterator[str]:
     """Yields a sentence for each conflict between a ds_config and the job."""
     found = settings(config)
-    batch, own = job.traffic.global_batch, batch_of(msgspec.structs.replace(job, traffic=_no_batch(job)), config)
-    if own and batch != own:
+    own = _batch_stated(config)
+    if own and job.traffic.global_batch != own:
         yield f"the ds_config trains {own} samples per step; set traffic.global_batch = {own}, or change the ds_config"
     for path in _NOT_CHOSEN:
         if isinstance(config.get(path), list):
             yield f"the ds_config has a list for {path}, but only the micro batch is tuned; write a single value"
     hugging_face = takes_auto(job)
-    for path, value in ds_config.leaves(config):
+    for path, value in nested.leaves(config):
         if value == "auto" and not hugging_face and not _chosen_here(path):
             yield (
                 f'{path} is "auto", which only the Hugging Face Trainer fills in (train.py --deepspeed FILE.json); '
                 f"write a value for a script that takes --deepspeed_config"
             )
-    fixed = {p: v for p, v in ds_config.leaves(config) if not isinstance(v, list)}
+    fixed = {p: v for p, v in nested.leaves(config) if not isinstance(v, list)}
     offloads = any(fixed.get(p) in ("cpu", "nvme") for p in _DEVICES)
     if offloads and (why := refused(_stage_of(config), brings_optimizer(job, config))):
         yield why
@@ -98,7 +102,7 @@ def brings_optimizer(job: Job, config: Config) -> bool:
 
 def leaves_auto(config: Config) -> bool:
     """Whether the ds_config has an "auto" that only a Hugging Face Trainer can fill in."""
-    return any(value == "auto" and path not in (MICRO, STAGE) for path, value in ds_config.leaves(config))
+    return any(value == "auto" and path not in (MICRO, STAGE) for path, value in nested.leaves(config))
 
 
 def catalog(job: Job, shipped: Catalog) -> Catalog:
@@ -153,7 +157,7 @@ def to_tune(job: Job, config: Config) -> bool:
 def choices_of(config: Config, found: Autotuning, job: Job) -> dict[str, list[Any]]:
     """Returns dotted path of a tuned setting → its possible values, in the order of the ds_config."""
     chosen: dict[str, list[Any]] = {}
-    for path, value in ds_config.leaves(config):
+    for path, value in nested.leaves(config):
         if path.split(".")[0] in _LISTS_STAY or path in _NOT_CHOSEN:
             continue
         if isinstance(value, list) and value:
@@ -222,7 +226,8 @@ def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
     shared = modelled.ranks_of_a_model(job, found.mp_size)
     ranks = max(job.devices // shared, 1)
     batch = batch_of(job, config)
-    most = min(found.most_micro, batch // ranks if batch else found.most_micro)
+    most = found.max_train_micro_batch_size_per_gpu
+    most = min(most, batch // ranks) if batch else most
     least = found.min_train_micro_batch_size_per_gpu
     params, activation, memory, half = _known_of_model(job, config, found)
     if params and activation:
@@ -351,7 +356,3 @@ def _stage_of(config: Config) -> Config:
     """Returns the ds_config with each list in zero_optimization replaced by its first value."""
     zero = config.get("zero_optimization") or {}
     return {**config, "zero_optimization": {n: v[0] if isinstance(v, list) and v else v for n, v in zero.items()}}
-
-
-def _no_batch(job: Job) -> Any:
-    return msgspec.structs.replace(job.traffic, global_batch=0)

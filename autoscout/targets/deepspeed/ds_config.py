@@ -120,15 +120,6 @@ def put(config: Config, path: str, value: Any) -> None:
         inner[last] = value
 
 
-def leaves(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields (dotted path, value) for all values that are not objects."""
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from leaves(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", value
-
-
 def _once(pairs: list[tuple[str, Any]], where: str) -> Config:
     found = dict(pairs)
     if len(found) < len(pairs):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from autoscout.line import nested
 from autoscout.targets.found import Reader, Row, RowSource
 from kb import door
 from kb.records import AutoscoutError, Job
@@ -45,7 +46,8 @@ def _row(folder: Path, root: Path, job: Job) -> Row:
         config = _config(folder)
     except (OSError, ValueError, AutoscoutError) as error:
         return Row(where, {}, f"the configuration cannot be read ({error})")
-    cells = {name: value for name, value in _flat(config).items() if not name.startswith("autotuning")}
+    settings = ((name, value) for name, value in nested.leaves(config) if not isinstance(value, list))
+    cells = {n: v for n, v in settings if v not in ("auto", None) and not n.startswith("autotuning")}
     try:
         metrics = door.parsed_json((folder / "metrics.json").read_text())
     except FileNotFoundError:
@@ -107,17 +109,6 @@ def _of_today(config: dict[str, Any]) -> dict[str, Any]:
         if zero.get(old) is True:
             found.setdefault(new.partition(".")[0], {"device": "cpu"})
     return {**config, "zero_optimization": found}
-
-
-def _flat(config: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Flattens {"zero_optimization": {"stage": 2}} to {"zero_optimization.stage": 2}."""
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{before}{name}.")
-        elif not isinstance(value, list) and value != "auto" and value is not None:
-            flat[f"{before}{name}"] = value
-    return flat
 
 
 def _failure(folder: Path) -> dict[str, str]:

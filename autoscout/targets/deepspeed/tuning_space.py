@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from autoscout.space.language.template import as_text
 from autoscout.targets.deepspeed.ds_config import Config
 from kb.records import AutoscoutError
 
@@ -38,25 +39,21 @@ DEFAULT_SPACES: dict[int, Config] = {
         "contiguous_gradients": [False, True],
     },
 }
+_STAGE_2: Config = {
+    "allgather_partitions": True,
+    "allgather_bucket_size": 500_000_000,
+    "overlap_comm": False,
+    "reduce_scatter": True,
+    "reduce_bucket_size": 500_000_000,
+    "contiguous_gradients": False,
+}
 # The values of settings that are not tuned, from DeepSpeed's config_templates/template_zero{0..3}.json.
 TEMPLATES: dict[int, Config] = {
     0: {},
     1: {"reduce_bucket_size": 500_000_000, "allgather_bucket_size": 500_000_000},
-    2: {
-        "allgather_partitions": True,
-        "allgather_bucket_size": 500_000_000,
-        "overlap_comm": False,
-        "reduce_scatter": True,
-        "reduce_bucket_size": 500_000_000,
-        "contiguous_gradients": False,
-    },
+    2: _STAGE_2,
     3: {
-        "allgather_partitions": True,
-        "allgather_bucket_size": 500_000_000,
-        "overlap_comm": False,
-        "reduce_scatter": True,
-        "reduce_bucket_size": 500_000_000,
-        "contiguous_gradients": False,
+        **_STAGE_2,
         "stage3_max_live_parameters": 1_000_000_000,
         "stage3_max_reuse_distance": 1_000_000_000,
         "stage3_prefetch_bucket_size": 500_000_000,
@@ -104,7 +101,7 @@ def filled(config: Any, names: Mapping[str, Any]) -> Any:
     whole = _NAME.fullmatch(config)
     if whole and whole[1].lower() not in _KEPT_NAMES:
         return _named(whole[1], names)
-    return _NAME.sub(lambda m: m[0] if m[1].lower() in _KEPT_NAMES else _text(_named(m[1], names)), config)
+    return _NAME.sub(lambda m: m[0] if m[1].lower() in _KEPT_NAMES else as_text(_named(m[1], names)), config)
 
 
 def names_in(config: Any) -> set[str]:
@@ -177,7 +174,3 @@ def _named(name: str, names: Mapping[str, Any]) -> Any:
             2,
         )
     return names[name.lower()]
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

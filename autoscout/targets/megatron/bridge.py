@@ -4,8 +4,9 @@
 Names follow ConfigContainer of Megatron-Bridge 0.7: `model` has the fields of TransformerConfig, `ddp` and `optimizer`
 those of Megatron-core's classes. Such a command was never tested, because it needs GPUs."""
 
+from autoscout.space.language.template import as_text
 from autoscout.targets.megatron.newer import Flags
-from kb.records import AutoscoutError, Job, Value
+from kb.records import AutoscoutError, Job
 
 PROGRAM = ["scripts/training/run_recipe.py", "--recipe", "RECIPE", "--mode", "lora"]
 MISSING = ["RECIPE, a complete recipe of your model (its shape is the recipe's own)", "--dataset", "--save_dir"]
@@ -71,9 +72,9 @@ def overrides(job: Job, flags: Flags, packing: bool) -> list[str]:
     lora = job.model.lora
     assert lora is not None
     found = [f"peft.dim={lora.rank}", f"peft.alpha={2 * lora.rank}", f"peft.target_modules={_list(lora.modules)}"]
-    found += [f"{field}={_text(flags.get(flag, False))}" for flag, field in _SWITCHES.items()]
+    found += [f"{field}={as_text(flags.get(flag, False))}" for flag, field in _SWITCHES.items()]
     if "--num-virtual-stages-per-pipeline-rank" in flags:
-        found.append(f"model.overlap_p2p_comm={_text('--no-overlap-p2p-communication' not in flags)}")
+        found.append(f"model.overlap_p2p_comm={as_text('--no-overlap-p2p-communication' not in flags)}")
     for flag, value in flags.items():
         if flag in (*_SWITCHES, *_RECIPES, "--no-overlap-p2p-communication"):
             continue
@@ -82,14 +83,10 @@ def overrides(job: Job, flags: Flags, packing: bool) -> list[str]:
             raise AutoscoutError(
                 f"{job.name}: no field of Megatron-Bridge is known for {flag}, so it is not exported", 2
             )
-        found.append(f"{field}={_list(value) if isinstance(value, list) else _text(value)}")
+        found.append(f"{field}={_list(value) if isinstance(value, list) else as_text(value)}")
     if packing:
         found.append(f"dataset.offline_packing_specs.packed_sequence_size={job.traffic.seq_len}")
     return found
-
-
-def _text(value: Value | list[str]) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _list(values: list[str]) -> str:

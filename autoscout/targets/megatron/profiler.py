@@ -79,8 +79,6 @@ class MegatronProfiler:
             self._stopping, self._bar = False, None
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """Returns the measurement of an experiment that finished after its session was killed; None if it did not
-        finish."""
         return measured(folder)
 
     def place(self, elsewhere: bool) -> None:
@@ -100,12 +98,9 @@ class MegatronProfiler:
         self._final = final and bool(persons.in_the_end(self._job))
 
     def interrupt(self) -> None:
-        """Ends the running experiment. If none is running, the next experiment ends at its start. Safe in signal
-        handlers and threads."""
         self._stopping = True
 
     def close(self) -> None:
-        """Ends all remaining processes."""
         self._launcher.close()
 
     def _spare(self, seen: list[str], memory: Sequence[float], given: str) -> list[int]:

@@ -21,15 +21,11 @@ _LIMIT_S = 60.0
 
 
 def adapted(catalog: Catalog, job: Job) -> Catalog:
-    version = version_of(job) or _of_catalog(catalog)
+    version = version_of(job) or catalog.version.rpartition(" ")[2]
     catalog = of_release(catalog, version)
     rules = [*catalog.rule, *_without_values(catalog, version)]
     knobs = [by_default(knob, version) for knob in catalog.knob]
     return without(msgspec.structs.replace(catalog, knob=knobs, rule=rules), _lacking(catalog, version))
-
-
-def _of_catalog(catalog: Catalog) -> str:
-    return catalog.version.rpartition(" ")[2]
 
 
 def notes(catalog: Catalog, job: Job) -> list[str]:

@@ -17,10 +17,10 @@ from autoscout.simulate.shadow.composed import first_with_experts
 from autoscout.simulate.shadow.pricing import priced
 from autoscout.simulate.shadow.traced import DOUBTED_ERROR, ERROR, Rank, Shadow
 from autoscout.simulate.shadow.verdict import judged, stages, traced_micro_batches
+from autoscout.targets import tracing
 from autoscout.targets.megatron import arguments
 from autoscout.targets.megatron.environment import WORKER
 from autoscout.targets.tracing import ShadowAsked, answered, existing, room
-from kb import shadowed
 from kb.records import AutoscoutError, Configuration, Job, content_hash
 
 RANK = WORKER / "shadow" / "shadow_rank.py"
@@ -103,33 +103,22 @@ def with_price(job: Job, configuration: Configuration, found: Shadow) -> Shadow:
 
 
 def remember(asked: ShadowAsked, found: Shadow) -> None:
-    """Stores a complete trace in the knowledge base's table `shadow`, for SQL queries. Errors: AutoscoutError."""
-    if asked.kb is None or asked.limit_s <= 0 or asked.ranks or found.verdict == "timeout":
+    """Stores a complete trace in the knowledge base's table `shadow`. Errors: AutoscoutError."""
+    if asked.ranks or found.verdict == "timeout":
         return
     fits = found.verdict == "starts"
-    shadowed.remember(
-        asked.kb,
-        asked.job,
-        asked.configuration,
-        {
-            "name": found.name,
-            "versions": ", ".join(f"{package} {version}" for package, version in found.versions.items()),
-            "from_parts": fits and not found.ranks[0].timeline,
-            "world": found.world,
-            "verdict": found.verdict,
-            "sentence": found.sentence,
-            "fullest_rank": found.ranks[0].rank,
-            "allocated_gib": found.allocated if fits else None,
-            "low_gib": found.low if fits else None,
-            "high_gib": found.high if fits else None,
-            "reserved_gib": found.reserved if fits else None,
-            "imbalanced_gib": found.imbalanced,
-            "device_gib": found.device_gib,
-            "oom_probability": found.oom_probability,
-            "step_s": found.step_s,
-            "cpu_s": found.cpu_s,
-        },
-    )
+    columns = {
+        "from_parts": fits and not found.ranks[0].timeline,
+        "fullest_rank": found.ranks[0].rank,
+        "allocated_gib": found.allocated if fits else None,
+        "low_gib": found.low if fits else None,
+        "high_gib": found.high if fits else None,
+        "reserved_gib": found.reserved if fits else None,
+        "imbalanced_gib": found.imbalanced,
+        "oom_probability": found.oom_probability,
+        "step_s": found.step_s,
+    }
+    tracing.remember(asked, found, columns)
 
 
 def question_of(job: Job, configuration: Configuration) -> dict[str, Any]:

@@ -175,12 +175,13 @@ class Vllm(Target):
         return shlex.join(arguments.serve_command(job, model_of(job), engine, 8000))
 
     def shadow(self, asked: "ShadowAsked") -> "ServingShadow":
-        from autoscout.targets.vllm.serving_shadow import remember, shadow
+        from autoscout.targets.tracing import remember
+        from autoscout.targets.vllm.serving_shadow import shadow
 
         if asked.ranks or asked.parts:
             raise AutoscoutError("a shadow of vLLM always runs whole engines; omit --rank and --parts", 2)
         found = shadow(asked)
-        remember(asked, found)
+        remember(asked, found, {"from_parts": False, "fullest_rank": 0})
         return found
 
     def losing(self, asked: "ShadowAsked") -> "ServingShadow":

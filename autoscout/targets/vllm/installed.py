@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -140,7 +139,8 @@ def _asked(python: tuple[str, ...]) -> Installed | None:
     where = _run(python, _WHERE)
     if not where or not where["version"]:
         return None
-    kept = _cache() / f"{content_hash([python, where, _ARGUMENTS])}.json"
+    cache = user_folder("XDG_CACHE_HOME", ".cache") / "autoscout" / "installed"
+    kept = cache / f"{content_hash([python, where, _ARGUMENTS])}.json"
     with contextlib.suppress(OSError, msgspec.DecodeError):
         return msgspec.json.decode(kept.read_bytes(), type=Installed)
     answer = _run(python, _ARGUMENTS)
@@ -148,15 +148,11 @@ def _asked(python: tuple[str, ...]) -> Installed | None:
         return None
     installed = Installed(where["version"], answer["arguments"], tuple(answer["options"]))
     with contextlib.suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        cache.mkdir(parents=True, exist_ok=True)
         part = kept.with_suffix(f".{os.getpid()}")
         part.write_bytes(msgspec.json.encode(installed))
         part.replace(kept)
     return installed
-
-
-def _cache() -> Path:
-    return user_folder("XDG_CACHE_HOME", ".cache") / "autoscout" / "installed"
 
 
 def _run(python: tuple[str, ...], script: str) -> dict[str, Any] | None:

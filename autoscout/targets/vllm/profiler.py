@@ -84,17 +84,12 @@ class VllmProfiler:
             self._stopping = False
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """Returns the measurement of an experiment that finished after its session was killed; None if it did not
-        finish."""
         return serving.measurement(folder)
 
     def interrupt(self) -> None:
-        """Ends the running experiment. If none is running, the next experiment ends at its start. Safe in signal
-        handlers and threads."""
         self._stopping = True
 
     def close(self) -> None:
-        """Ends all remaining processes."""
         self._launcher.close()
 
     def _run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:

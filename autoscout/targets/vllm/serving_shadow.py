@@ -31,7 +31,6 @@ from autoscout.targets.tracing import ShadowAsked, answered
 from autoscout.targets.vllm import arguments, fleet_servers, load_plan
 from autoscout.targets.vllm.kept import longest
 from autoscout.targets.vllm.served_model import OFFLINE, model_of
-from kb import shadowed
 from kb.records import AutoscoutError, Configuration, Job, content_hash
 
 WORKER = Path(__file__).parent / "worker"
@@ -72,25 +71,6 @@ def shadow(asked: ShadowAsked) -> ServingShadow:
         [key], ServedTrace, asked, lambda _: ask([question], python, asked.limit_s, asked.stopping)
     )
     return _summarised(asked, found, versions, known > 0)
-
-
-def remember(asked: ShadowAsked, found: ServingShadow) -> None:
-    """Stores the result of a shadow run in the knowledge base's table `shadow`, for SQL queries. Errors:
-    AutoscoutError."""
-    if asked.kb is None or asked.limit_s <= 0 or found.verdict == "timeout":
-        return
-    row = {
-        "name": found.name,
-        "versions": ", ".join(f"{package} {version}" for package, version in found.versions.items()),
-        "from_parts": False,
-        "world": found.world,
-        "verdict": found.verdict,
-        "sentence": found.sentence,
-        "fullest_rank": 0,
-        "device_gib": found.device_gib,
-        "cpu_s": found.cpu_s,
-    }
-    shadowed.remember(asked.kb, asked.job, asked.configuration, row)
 
 
 def question_of(job: Job, configuration: Configuration, losses: Sequence[tuple[float, int]] = ()) -> dict[str, Any]:
@@ -137,11 +117,8 @@ def _readers(job: Job, configuration: Configuration, one: Setup) -> list[dict[st
     columns = {**_columns(job, configuration, one.engine.device.name), **alike, "pp": 1}
     found = _group(job, reading, setup(columns, one.engine.device, 1))
     link = list(prefill_pool.link_s(setup(columns, one.engine.device, 1).engine))
-    return [found | {"role": "reads", "link": link} | _with_role(found["arguments"])]
-
-
-def _with_role(given: dict[str, Any]) -> dict[str, Any]:
-    return {"arguments": {**given, "kv_transfer_config": _connector("kv_producer")}}
+    given = {**found["arguments"], "kv_transfer_config": _connector("kv_producer")}
+    return [{**found, "role": "reads", "link": link, "arguments": given}]
 
 
 def _connector(role: str) -> dict[str, str]:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import verbs
 from ds_configs import CONFIG
+from imported import bring_in
 
-from autoscout.importing.bring_in import bring_in
 from autoscout.space.explain import completed, parse
 from autoscout.targets.deepspeed import ds_config, importer
 from autoscout.targets.jobs import JobSpace, profiler_of

@@ -15,8 +15,8 @@ import pytest
 import verbs
 from cases import few
 from ds_configs import CONFIG
+from imported import bring_in
 
-from autoscout.importing.bring_in import bring_in
 from autoscout.line.launch_line import Line
 from autoscout.search.strategy import strategy
 from autoscout.space.explain import completed, parse

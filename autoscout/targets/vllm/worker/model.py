@@ -8,8 +8,6 @@ import shutil
 import sys
 from pathlib import Path
 
-_SPECIAL = 10  # token ids that prompts do not use
-
 
 def main() -> None:
     folder, config = Path(sys.argv[1]), json.loads(sys.argv[2])
