@@ -62,15 +62,17 @@ def writer_if(
 
 
 @contextlib.contextmanager
-def reader(kb: Path, files: bool = False, results: bool = False) -> "Iterator[DuckDBPyConnection]":
-    """Opens the knowledge base for reading, with a shared lock for which it waits up to `lock.WAIT_S` seconds. `files`:
+def reader(
+    kb: Path, wait_s: float = lock.WAIT_S, files: bool = False, results: bool = False
+) -> "Iterator[DuckDBPyConnection]":
+    """Opens the knowledge base for reading, with a shared lock for which it waits up to `wait_s` seconds. `files`:
     whether queries may write other files (AutoScout's own queries may, users' queries may not); `results`: whether to
     refresh the precomputed results first (in temporary tables if the file cannot be written)."""
     with _sentences(kb), contextlib.ExitStack() as stack:
         if not kb.exists():
-            with writer(kb):
+            with writer(kb, wait_s):
                 pass
-        con = _open_to_read(stack, kb, files)
+        con = _open_to_read(stack, kb, wait_s, files)
         pending, ours = migrate.pending(con, kb, migrate.known()), _may_write(kb)
         if pending and not (ours and _may_write(kb.parent)):
             old = f"{kb} was written by an earlier AutoScout and must be migrated, but you may not write to it"
@@ -80,9 +82,9 @@ def reader(kb: Path, files: bool = False, results: bool = False) -> "Iterator[Du
             kept_up.refresh_temporary(con)
         elif pending or behind:
             stack.close()
-            with writer(kb):
+            with writer(kb, wait_s):
                 pass
-            con = _open_to_read(stack, kb, files)
+            con = _open_to_read(stack, kb, wait_s, files)
         yield con
 
 
@@ -90,9 +92,9 @@ def _may_write(path: Path) -> bool:
     return os.access(path, os.W_OK, effective_ids=True)
 
 
-def _open_to_read(stack: contextlib.ExitStack, kb: Path, files: bool) -> "DuckDBPyConnection":
-    stack.enter_context(lock.shared(lock_path(kb), lock.WAIT_S))
-    return stack.enter_context(contextlib.closing(_connect(kb, True, lock.WAIT_S, {} if files else _READER)))
+def _open_to_read(stack: contextlib.ExitStack, kb: Path, wait_s: float, files: bool) -> "DuckDBPyConnection":
+    stack.enter_context(lock.shared(lock_path(kb), wait_s))
+    return stack.enter_context(contextlib.closing(_connect(kb, True, wait_s, {} if files else _READER)))
 
 
 def own_folder(kb: Path, kind: str) -> Path:
