@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from autoscout.running.cluster.choosing import reached
-from autoscout.running.cluster.device_pool import DevicePool, Request, SlotPart
 from autoscout.running.cluster.devices import used_nodes
 from autoscout.running.cluster.placement import Device, Host, Placement
+from autoscout.running.cluster.scheduler import Request, Scheduler, SlotPart
 from autoscout.running.interfaces import Profiler
 from autoscout.running.outcome import HOST_LOST
 from autoscout.running.roster import DRAINED
@@ -39,10 +39,10 @@ class Lanes:
     def __init__(self, job: Job, first: Profiler, on_note: Callable[[str], None]) -> None:
         self.job, self.on_note = job, on_note
         self._hosts = hosts_of(job)
-        self.pool = DevicePool(self._hosts)
-        self._kinds = {device.kind for host in self.pool.hosts for device in host.devices}
+        self.scheduler = Scheduler(self._hosts)
+        self._kinds = {device.kind for host in self.scheduler.hosts for device in host.devices}
         self._request = self._parts(Configuration({}))  # devices of the whole job
-        if lacking := self.pool.lacking(self._request):
+        if lacking := self.scheduler.lacking(self._request):
             raise AutoscoutError(f"cluster.nodes: {lacking}", 2)
         self._profilers = [first]  # the session, not this object, closes `first`
         self._idle: list[Profiler] = [first]
@@ -59,7 +59,7 @@ class Lanes:
     @property
     def decision(self) -> str:
         """How many experiments run side by side, and why, as shown to the user."""
-        hosts = len(self.pool.hosts)
+        hosts = len(self.scheduler.hosts)
         if not self.job.cluster.hosts or self.job.cluster.together:
             why = f"cluster.together = {self.job.cluster.together}"
         elif self.crowd:
@@ -75,22 +75,22 @@ class Lanes:
     def shape(self) -> str:
         """Devices of an experiment and of its host, such as "2 of 8 a100". For each of these shapes the knowledge base
         remembers whether experiments on one host disturb each other."""
-        host = next(h for h in self.pool.hosts if h.name == self.crowd[0].hosts[0].name)
+        host = next(h for h in self.scheduler.hosts if h.name == self.crowd[0].hosts[0].name)
         return f"{self.crowd[0].ranks} of {len(host.devices)} {self.job.cluster.nodes[0].device}"
 
     def share(self, allowed: bool) -> None:
         """Sets whether later experiments may share a host. Must not be called while an experiment runs."""
-        self.pool = DevicePool(self._hosts if allowed else alone_on(self._hosts))
+        self.scheduler = Scheduler(self._hosts if allowed else alone_on(self._hosts))
         for name, failures in self._failures.items():
             if failures >= DRAINED:
-                self.pool.lose(name)
+                self.scheduler.lose(name)
         self.most = self._most()
 
     def together(self, prepare: Callable[[Profiler, Placement], None], run: Run) -> list[Measurement]:
         """Runs copies of one experiment at the same time, one on each placement of `crowd`."""
         self.share(True)
         for number, placement in enumerate(self.crowd):
-            self.pool.restore("next", self._request, placement)
+            self.scheduler.restore("next", self._request, placement, self.job.launch.timeout_s, 0.0)
             self.run(-number - 1, placement, lambda profiler, at=placement: prepare(profiler, at), run)
         return [self.wait()[1] for _ in self.crowd]
 
@@ -104,7 +104,7 @@ class Lanes:
         if len(self._running) >= self.most:
             return False
         found = any(self._started("look", parts) for parts in self._least)
-        self.pool.end("look")
+        self.scheduler.end("look")
         return found
 
     def reserve(self, configuration: Configuration, before: Sequence[Configuration] = ()) -> Placement | None:
@@ -119,17 +119,17 @@ class Lanes:
 
     @property
     def reserved(self) -> Placement | None:
-        held = self.pool.running.get("next")
+        held = self.scheduler.running.get("next")
         return self._as_asked(held.placement) if held else None
 
     def give_back(self) -> None:
-        self.pool.end("next")
+        self.scheduler.end("next")
 
     def run(self, number: int, placement: Placement, prepare: Callable[[Profiler], None], run: Run) -> None:
         """Starts an experiment on the reserved devices: calls `prepare`, and then `run` in a new thread."""
-        request = self.pool.running["next"].request
+        request = self.scheduler.running["next"].request
         self.give_back()
-        self.pool.restore(str(number), request, placement)
+        self.scheduler.restore(str(number), request, placement, self.job.launch.timeout_s, 0.0)
         if not self._idle:
             self._profilers.append(profiler_of(self.job))
             self._idle.append(self._profilers[-1])
@@ -148,8 +148,8 @@ class Lanes:
         """Blocks until the next experiment ends."""
         number, found = self._ended.get()
         self._idle.insert(0, self._running.pop(number))
-        ran = self.pool.running.get(str(number))
-        self.pool.end(str(number))
+        ran = self.scheduler.running.get(str(number))
+        self.scheduler.end(str(number))
         if isinstance(found, BaseException):
             raise found
         if ran is not None and HOST_LOST in found.conditions:
@@ -177,8 +177,8 @@ class Lanes:
             if not any(self._started(f"try {count}", parts) for parts in self._least):
                 break
             count += 1
-        for name in list(self.pool.running):
-            self.pool.end(name)
+        for name in list(self.scheduler.running):
+            self.scheduler.end(name)
         return count
 
     def _parts(self, configuration: Configuration) -> Request:
@@ -194,7 +194,12 @@ class Lanes:
 
     def _started(self, name: str, parts: Request) -> bool:
         """Allocates devices for an experiment, if enough are free; returns whether they were."""
-        return not self.pool.lacking(parts) and self.pool.take(name, parts) is not None
+        if self.scheduler.lacking(parts):
+            return False
+        self.scheduler.submit(name, parts, self.job.launch.timeout_s)
+        started = bool(self.scheduler.start(0.0))
+        self.scheduler.withdraw(name)
+        return started
 
     def _crowd(self) -> list[Placement]:
         """The placements of as many experiments as fit on one host together; [] if only one fits."""
@@ -202,11 +207,11 @@ class Lanes:
         names = [f"try {i}" for i in range(self.most)]
         for name in names:
             if self._started(name, self._request):
-                placement = self._as_asked(self.pool.running[name].placement)
+                placement = self._as_asked(self.scheduler.running[name].placement)
                 if len(placement.hosts) == 1:
                     found.setdefault(placement.hosts[0].name, []).append(placement)
         for name in names:
-            self.pool.end(name)
+            self.scheduler.end(name)
         fullest = max(found.values(), key=len, default=[])
         return fullest if len(fullest) > 1 else []
 
@@ -216,9 +221,10 @@ class Lanes:
         for name in names if len(names) == 1 else [name for name in names if name in evidence]:
             self._failures[name] += 1
             if self._failures[name] == DRAINED:
-                self.pool.lose(name)  # experiments on this host will end with an error
+                for other in self.scheduler.lose(name):  # experiments on this host will end with an error
+                    self.scheduler.withdraw(other)
                 sentence = f"{name} was lost {DRAINED} times and is no longer used"
-                if self.pool.lacking(self._request):
+                if self.scheduler.lacking(self._request):
                     raise AutoscoutError(f"{sentence}, and without it an experiment does not fit: {evidence}")
                 self.on_note(sentence)
 

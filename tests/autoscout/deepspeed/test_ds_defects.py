@@ -16,8 +16,8 @@ from ds_configs import CONFIG
 from autoscout.job.objective import cost
 from autoscout.line.launch_line import Line
 from autoscout.running.cluster.choosing import chooser
-from autoscout.running.cluster.device_pool import DevicePool, SlotPart
 from autoscout.running.cluster.placement import Device, Host
+from autoscout.running.cluster.scheduler import Scheduler, SlotPart
 from autoscout.search.strategy import strategy
 from autoscout.space.explain import completed, parse
 from autoscout.studies.rivals.deepspeed_grid import EARLY_STOPPING
@@ -116,10 +116,13 @@ def test_f_hosts_that_differ_keep_their_devices(place):
 
 
 def test_g_a_large_job_does_not_block_smaller_ones():
-    pool = DevicePool([Host("n1", tuple(Device(str(i), "gpu") for i in range(4)))])
-    assert pool.take("running", (SlotPart("gpu", 3),)) is not None
-    assert pool.take("large", (SlotPart("gpu", 4),)) is None
-    assert pool.take("small", (SlotPart("gpu", 1),)) is not None
+    """test_scheduler.py has the rest: nobody starves either."""
+    scheduler = Scheduler([Host("n1", tuple(Device(str(i), "gpu") for i in range(4)))])
+    scheduler.submit("running", (SlotPart("gpu", 3),), 100.0)
+    assert [name for name, _ in scheduler.start(0.0)] == ["running"]
+    scheduler.submit("large", (SlotPart("gpu", 4),), 100.0)
+    scheduler.submit("small", (SlotPart("gpu", 1),), 10.0)
+    assert [name for name, _ in scheduler.start(1.0)] == ["small"]
 
 
 def test_h_the_hostfile_reaches_every_launch_and_one_node_needs_no_name(place):

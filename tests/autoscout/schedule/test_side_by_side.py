@@ -328,4 +328,4 @@ def test_a_host_that_is_not_used_any_more_does_not_come_back_once_hosts_are_shar
         some._blame(Placement((Host("n2", (Device("0"),)),)), "n2: it is gone")
     for allowed in (True, False):
         some.share(allowed)
-        assert {host for host, _ in some.pool.free} == {"n1"}
+        assert {host for host, _ in some.scheduler.free} == {"n1"}
