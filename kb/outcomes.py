@@ -1,16 +1,13 @@
-"""Summaries of a job's measurements, one per configuration, for fitting simulators and for warm starts."""
+"""Summaries of a job's measurements, one per configuration, for warm starts."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from kb import rows
 from kb.connect import reader
 from kb.records import Status, Value
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,33 +98,6 @@ def outcomes(
             {"job": job_id, "contexts": contexts, "sessions": sessions, "up_to": up_to, "most": most, "hints": hints},
         ).fetchall()
     return [_outcome(metrics, row) for row in found]
-
-
-def columns(
-    kb: Path, job_id: str, knobs: list[str], metric: str, contexts: list[str] | None = None
-) -> "dict[str, np.ma.MaskedArray | np.ndarray]":
-    """All n ok runs of a job that have the metric, in no particular order, as columns of shape (n,): the knobs (masked
-    where inactive), the metric, and `configuration`, which is the same number for runs of one configuration."""
-    chosen = [
-        f"c.{knob}" if knob in rows.KNOBS else f"(c.knobs ->> '{knob.replace(chr(39), chr(39) * 2)}')" for knob in knobs
-    ]
-    value = f"m.{metric}" if metric in rows.METRICS else _other_metric(metric)
-    with reader(kb) as con:
-        return con.execute(
-            f"""
-            SELECT {"".join(f'{column} AS "{knob}", ' for column, knob in zip(chosen, knobs, strict=True))}
-                {value} AS "{metric}", m.configuration
-            FROM measurement AS m INNER JOIN configuration AS c ON c.key = m.configuration
-            WHERE
-                m.origin IN (
-                    SELECT key FROM origin
-                    WHERE job_id = $job AND ($contexts IS NULL OR list_contains($contexts::VARCHAR[], context))
-                    AND session NOT IN (SELECT session FROM authors WHERE level != 'answer')
-                )
-                AND m.status = 'ok' AND m.fidelity = 'measured' AND {value} IS NOT NULL
-            """,
-            {"job": job_id, "contexts": contexts},
-        ).fetchnumpy()
 
 
 def _outcome(metrics: list[str], row: tuple[Any, ...]) -> Outcome:

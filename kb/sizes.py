@@ -40,9 +40,9 @@ def stored_bytes(model: Model) -> tuple[float, float]:
     return experts + others * (each if m.stored in ONLY_EXPERTS else small) + (embeddings + attention) * each, experts
 
 
-def padded(hidden: Any, width: Any, multiple: int = _WIDTH) -> tuple[Any, Any]:
+def padded(hidden: Any, width: Any) -> tuple[Any, Any]:
     """Hidden size and width of an expert after padding, for formats in ONLY_EXPERTS; numbers or arrays."""
-    return -(-hidden // _HIDDEN) * _HIDDEN, -(-width // multiple) * multiple
+    return -(-hidden // _HIDDEN) * _HIDDEN, -(-width // _WIDTH) * _WIDTH
 
 
 def active_parameters(model: Model) -> int:

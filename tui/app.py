@@ -29,17 +29,13 @@ from tui.screens.pane import Pane, Panes
 from tui.session.follow import Follower
 from tui.session.remote import Remote
 from tui.session.watched import Watched
-from tui.themes import next_theme
 from tui.widgets.key_line import KeyLine
 from tui.widgets.panel import TextLine
-from tui.wired import Wired
+from tui.wired import Wired, prepare_environment
 
 
 class SessionApp(Wired[None]):
     CSS_PATH = "app.tcss"
-    TITLE = "AutoScout"
-    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (80, "-narrow"), (100, "-wide"), (160, "-widest")]
-    VERTICAL_BREAKPOINTS = [(0, "-flat"), (24, "-low"), (34, "-high")]
     BINDINGS = [*actions.BINDINGS]
 
     def __init__(self, follower: Follower | Remote, kb: Path, ascii_only: bool = False) -> None:
@@ -225,9 +221,6 @@ class SessionApp(Wired[None]):
         if focused is not None and hasattr(focused, "action_cursor_down"):
             (focused.action_cursor_down if by > 0 else focused.action_cursor_up)()  # type: ignore[attr-defined]
 
-    def action_next_theme(self) -> None:
-        next_theme(self)
-
     def action_leave(self) -> None:
         knowledge = self._panes.made("knowledge")
         if knowledge is None or not knowledge.cancel():
@@ -366,7 +359,5 @@ def _typed_in(widget: Widget | None) -> bool:
 
 def watch(follower: Follower | Remote, kb: Path, ascii_only: bool) -> None:
     """Runs the screens until they are closed."""
-    os.environ.setdefault("TEXTUAL_FPS", "20")
-    for name in ("COLUMNS", "LINES"):  # Textual would use these instead of the terminal's size after a resize
-        os.environ.pop(name, None)
+    prepare_environment()
     SessionApp(follower, kb, ascii_only).run()

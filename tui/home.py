@@ -1,7 +1,6 @@
 """The screen of `autoscout` without a verb: sessions and jobs, known machines and winners, and a form for a new job."""
 
 import json
-import os
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -28,10 +27,9 @@ from tui.modals import Help, Options
 from tui.screens.asking import AskedVerbs
 from tui.screens.wizard import NewJob
 from tui.session.house import JobFile, Seen, SessionsOfHouse, job_files
-from tui.themes import next_theme
 from tui.widgets.key_line import KeyLine
 from tui.widgets.panel import Panel, TextLine
-from tui.wired import Wired
+from tui.wired import Wired, prepare_environment
 
 _AGAIN_S = 2.0  # polling interval of sessions, in seconds
 _MACHINES = (
@@ -66,10 +64,7 @@ class HomeApp(Wired[Path]):
     """The home screen; its result is the journal of the session to open."""
 
     CSS_PATH = ["app.tcss", "home.tcss"]
-    TITLE = "AutoScout"
     AUTO_FOCUS = ""
-    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (80, "-narrow"), (100, "-wide"), (160, "-widest")]
-    VERTICAL_BREAKPOINTS = [(0, "-flat"), (24, "-low"), (34, "-high")]
     BINDINGS = [*actions.HOME_BINDINGS]
 
     def __init__(self, kb: Path, folder: Path, ascii_only: bool = False) -> None:
@@ -197,18 +192,13 @@ class HomeApp(Wired[Path]):
     def action_explain(self) -> None:
         self.push_screen(Help(_PANELS, [(actions.keys_of(a), a.says) for a in actions.HOME]))
 
-    def action_next_theme(self) -> None:
-        next_theme(self)
-
 
 def home(kb: Path, folder: Path, ascii_only: bool) -> None:
     """Shows the home screen, then the chosen session, then the home screen again, until that is closed."""
     from tui.app import watch
     from tui.session.follow import Follower
 
-    os.environ.setdefault("TEXTUAL_FPS", "20")
-    for name in ("COLUMNS", "LINES"):
-        os.environ.pop(name, None)
+    prepare_environment()
     opened = partial(HomeApp, kb, folder, ascii_only)
     while (journal := opened().run()) is not None:
         watch(Follower(journal), kb, ascii_only)

@@ -18,7 +18,7 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
 from tui.actions import Action, keys_of
-from tui.themes import Sheets, add_themes
+from tui.themes import Sheets, add_themes, next_theme
 from tui.wire import Canvas, Pace, framed
 
 Outcome = TypeVar("Outcome")
@@ -36,6 +36,14 @@ class _Paper(Screen[None]):
             super()._compositor_refresh()
 
 
+def prepare_environment() -> None:
+    """Sets what Textual reads from the environment: the frame rate, and never a size, since the terminal may be
+    resized."""
+    os.environ.setdefault("TEXTUAL_FPS", "20")
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
+
+
 def _seen(node: DOMNode) -> Iterator[DOMNode]:
     """The node and its descendants, without those that a ContentSwitcher hides."""
     yield node
@@ -45,6 +53,10 @@ def _seen(node: DOMNode) -> Iterator[DOMNode]:
 
 
 class Wired(App[Outcome]):
+    TITLE = "AutoScout"
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (80, "-narrow"), (100, "-wide"), (160, "-widest")]
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (24, "-low"), (34, "-high")]
+
     def __init__(self, ascii_only: bool) -> None:
         super().__init__()
         self.blank = False  # whether no frames are composed, because the screen is incomplete
@@ -108,6 +120,9 @@ class Wired(App[Outcome]):
         """The terminal answered the query at the end of a frame, so it has processed that frame."""
         self._pace.answered()
         self._send()
+
+    def action_next_theme(self) -> None:
+        next_theme(self)
 
     def action_redraw(self) -> None:
         """Redraws the whole screen, for example after other programs wrote to the terminal."""

@@ -70,13 +70,31 @@ class Losses:
 
 
 class Answers:
-    """For serving: compares greedy answers to a fixed set of prompts."""
+    """For serving: compares greedy answers to a fixed set of prompts. All answers have the same number of tokens."""
 
     def flaw(self, measured: Measurement) -> str:
         return _flaw("greedy answers", measured.losses)
 
     def compare(self, reference: Measurement, measured: Measurement) -> str:
-        return _compare_answers(reference, measured)
+        expected, found = reference.losses, measured.losses
+        if len(found) != len(expected):
+            return f"greedy answers have {len(found)} tokens, expected {len(expected)}"
+        length = max(1, len(expected) // GUARDED)
+        alike = 0
+        for start in range(0, len(expected), length):
+            pairs = zip(expected[start : start + length], found[start : start + length], strict=True)
+            alike += len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        same_format = all(
+            reference.configuration.knobs.get(name) == measured.configuration.knobs.get(name) for name in _FORMATS
+        )
+        needed = _SAME_FORMAT if same_format else _OTHER_FORMAT
+        share = alike / max(1, len(expected))
+        if share >= needed:
+            return ""
+        return (
+            f"greedy answers differ: {share:.0%} of their tokens match the reference's up to the first that differs, "
+            f"but at least {needed:.0%} must: expected {_series(expected[:8])}…, found {_series(found[:8])}…"
+        )
 
 
 class IfTold:
@@ -179,30 +197,6 @@ def _flaw(what: str, found: list[float]) -> str:
     if len(found) < _COMPARED:
         return f"{what} are missing: expected {_COMPARED}, found {_series(found)}"
     return "" if all(math.isfinite(value) for value in found) else f"{what} are not finite: found {_series(found)}"
-
-
-def _compare_answers(reference: Measurement, measured: Measurement) -> str:
-    """A description of how greedy answers to the same prompts differ; "" if they agree. All answers have the same
-    number of tokens."""
-    expected, found = reference.losses, measured.losses
-    if len(found) != len(expected):
-        return f"greedy answers have {len(found)} tokens, expected {len(expected)}"
-    length = max(1, len(expected) // GUARDED)
-    alike = 0
-    for start in range(0, len(expected), length):
-        pairs = zip(expected[start : start + length], found[start : start + length], strict=True)
-        alike += len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
-    same_format = all(
-        reference.configuration.knobs.get(name) == measured.configuration.knobs.get(name) for name in _FORMATS
-    )
-    needed = _SAME_FORMAT if same_format else _OTHER_FORMAT
-    share = alike / max(1, len(expected))
-    if share >= needed:
-        return ""
-    return (
-        f"greedy answers differ: {share:.0%} of their tokens match the reference's up to the first that differs, but "
-        f"at least {needed:.0%} must: expected {_series(expected[:8])}…, found {_series(found[:8])}…"
-    )
 
 
 def _compare(what: str, expected: list[float], found: list[float], tolerances: tuple[float, float]) -> str:

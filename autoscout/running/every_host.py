@@ -29,6 +29,7 @@ LOST, FAILED = "lost", "failed"
 _ASK_S = 60.0
 _OTHERS_S = 2.0  # seconds that the other hosts get after the first failure, to log their errors
 _ENDING_S = 20.0
+_GRACE_S = 5.0  # how long the command may take to end after SIGTERM
 _TAIL = 2**16
 
 
@@ -48,7 +49,6 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     visible: bool
     # kind of device → {text: replacement}, for the command and the variables on hosts with this kind
     by_kind: dict[str, dict[str, str]] = {}
-    grace_s: float = 5.0
 
 
 def main(path: Path) -> int:
@@ -148,9 +148,9 @@ class _Run:
                     self._worst, failed_at = agent.host, time.monotonic()
             waiting = [agent for agent in waiting if agent.host not in ended and not agent.lost]
             if not ending and (asked or time.monotonic() > failed_at + _OTHERS_S):
-                ending, until = True, time.monotonic() + _ENDING_S + self._spec.grace_s
+                ending, until = True, time.monotonic() + _ENDING_S + _GRACE_S
                 for agent in waiting:
-                    agent.say({"stop": self._spec.grace_s if asked else 0.0})
+                    agent.say({"stop": _GRACE_S if asked else 0.0})
         return ended
 
     def _kept(self, host: str, message: dict[str, Any]) -> None:

@@ -72,42 +72,35 @@ def end(process: Owned, grace_s: float, seen: dict[int, str] | None = None) -> N
 
 def family(pid: int) -> dict[int, str]:
     """All processes in the session that `pid` leads, and all their descendants, as pid → start time."""
-    found: dict[int, str] = {}
-    children: dict[int, list[int]] = {}
-    started: dict[int, str] = {}
-    waiting = []
-    for entry in os.listdir("/proc"):
-        stat = _stat(int(entry)) if entry.isdigit() else None
-        if stat is not None:
-            children.setdefault(stat.parent, []).append(int(entry))
-            started[int(entry)] = stat.started
-            if stat.session == pid:
-                waiting.append(int(entry))
-    while waiting:
-        member = waiting.pop()
-        if member not in found:
-            found[member] = started[member]
-            waiting.extend(children.get(member, []))
-    return found
+    known = _known()
+    return {each: known[each].started for each in _below(known, [p for p, s in known.items() if s.session == pid])}
 
 
 def cpu_seconds(pid: int) -> float:
     """CPU time of a process and all its descendants, including those that ended and were waited for."""
-    took: dict[int, float] = {}
+    known = _known()
+    ticks = sum(known[each].cpu_ticks for each in _below(known, [pid]) if each in known)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _known() -> "dict[int, _Stat]":
+    """All processes of this machine, by pid."""
+    found = ((int(entry), _stat(int(entry))) for entry in os.listdir("/proc") if entry.isdigit())
+    return {pid: stat for pid, stat in found if stat is not None}
+
+
+def _below(known: "dict[int, _Stat]", first: list[int]) -> list[int]:
+    """These processes and all their descendants, each once."""
     children: dict[int, list[int]] = {}
-    tick = os.sysconf("SC_CLK_TCK")
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                fields = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()
-                took[int(entry)] = sum(int(ticks) for ticks in fields[11:15]) / tick
-                children.setdefault(int(fields[1]), []).append(int(entry))
-    total, waiting = 0.0, [pid]
-    while waiting:
-        member = waiting.pop()
-        total += took.get(member, 0.0)
-        waiting.extend(children.get(member, []))
-    return total
+    for pid, stat in known.items():
+        children.setdefault(stat.parent, []).append(pid)
+    found: dict[int, None] = {}
+    while first:
+        member = first.pop()
+        if member not in found:
+            found[member] = None
+            first.extend(children.get(member, []))
+    return list(found)
 
 
 def shared_memory(members: dict[int, str]) -> set[Path]:
@@ -136,6 +129,7 @@ def shared_memory(members: dict[int, str]) -> set[Path]:
 class _Stat(NamedTuple):
     parent: int
     session: int
+    cpu_ticks: int  # including those of its descendants that ended and were waited for
     started: str
     ended: bool  # a zombie that no longer holds memory
 
@@ -149,8 +143,8 @@ def _lives(pid: int, started: str) -> bool:
 def _stat(pid: int) -> _Stat | None:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
+    except (OSError, IndexError):
         return None
     # A zombie with several threads is still exiting in one of them, and holds all of the process's memory.
     ended = fields[0] in "ZX" and int(fields[17]) <= 1
-    return _Stat(int(fields[1]), int(fields[3]), fields[19], ended)
+    return _Stat(int(fields[1]), int(fields[3]), sum(map(int, fields[11:15])), fields[19], ended)

@@ -15,6 +15,7 @@ import msgspec
 from kb.records import AutoscoutError, Configuration, Measurement
 
 _LEFT = ("rank-*", "launcher.log", "effective.json", "server.json")  # files that an earlier attempt may have left
+_LAST = 2**20
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,13 +88,13 @@ def errors(folder: Path) -> list[RankError]:
     return sorted(found, key=lambda error: error.time)
 
 
-def logs(folder: Path, last: int = 2**20) -> dict[int, str]:
-    """Rank (-1: the launcher) → the last `last` bytes of its output."""
+def logs(folder: Path) -> dict[int, str]:
+    """Rank (-1: the launcher) → the last _LAST bytes of its output."""
     found = {}
     for path in folder.glob("*.log"):
         number = path.stem.removeprefix("rank-")
         with contextlib.suppress(OSError), open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - last))
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST))
             found[int(number) if number.isdigit() else -1] = file.read().decode(errors="replace")
     return dict(sorted(found.items()))
 

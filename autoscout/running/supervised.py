@@ -21,6 +21,7 @@ _SUPERVISE = processes.WORKER / "supervise.py"
 _PIPE = 2**20  # bytes: size of the pipe, and the most that is read from it at once
 _TICK_S = 0.05
 _LOOK_S = 2.0
+_GRACE_S = 5.0  # how long a command may take to end after SIGTERM
 _KEPT = 4 * 2**20  # bytes of output that are kept at the beginning, and as many at the end
 _F_SETPIPE_SZ = 1031
 
@@ -59,7 +60,6 @@ def run(
     stopping: Callable[[], bool],
     on_output: Callable[[bytes], None],
     enough: Callable[[], str],
-    grace_s: float = 5.0,
     begin: Begin | None = None,
 ) -> Ended:
     """Runs a command until it ends, the limit is reached, `stopping()` is true, or `enough()` returns a reason (it is
@@ -73,7 +73,7 @@ def run(
     _enlarge(read)
     started = time.monotonic()
     try:
-        process = (begin or _fresh)(command, environment, cwd, status, grace_s, write)
+        process = (begin or _fresh)(command, environment, cwd, status, _GRACE_S, write)
     except OSError as error:
         kept.close()
         os.close(read)

@@ -9,7 +9,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -127,42 +127,13 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
         return f"strategy '{self.name}' needs {' and '.join(lacking)}: {self.how}" if lacking else ""
 
 
-def strategy(
-    name: str,
-    space: Space,
-    seed: int = 0,
-    default: Configuration | None = None,
-    seeded: Sequence[list[str]] = (),
-    hyper: Hyper | None = None,
-    simulators: Mapping[str, Predictor] | None = None,
-    foreseen: Mapping[str, Predictor] | None = None,
-    past: Sequence[Past] = (),
-    proposed: Sequence[Proposed] = (),
-    told: Sequence[Measurement] = (),
-    batch: int = 1,
-    patience: int | None = None,
-) -> Strategy:
-    """Creates a strategy by its name. The other arguments are those of `Search`, except that `default` falls back to
-    the space's reference.
+def strategy(name: str, space: Space, seed: int = 0, default: Configuration | None = None, **inputs: Any) -> Strategy:
+    """Creates a strategy by its name. `default` falls back to the space's reference; `inputs`: the other fields of
+    `Search`.
 
     Errors: AutoscoutError (exit 2) for an unknown name or a missing package."""
-    return made(
-        usable(name),
-        Search(
-            space=space,
-            default=default or space.reference,
-            seed=seed,
-            hyper=hyper,
-            seeded=seeded,
-            simulators=simulators or {},
-            foreseen=foreseen or {},
-            past=past,
-            proposed=proposed,
-            told=told,
-            batch=batch,
-            patience=patience,
-        ),
-    )
+    kind = usable(name)
+    return made(kind, Search(space=space, seed=seed, default=default or space.reference, **inputs))
 
 
 def usable(name: str) -> Kind:

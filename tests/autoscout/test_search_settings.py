@@ -13,9 +13,9 @@ from autoscout.studies.rivals.gaussian import Refitted
 SETTINGS = {
     "studies.rivals.ants": {"_COLONY": 8, "_GREEDINESS": 0.5, "_DECAY": 0.1, "_START": 0.1},
     "studies.rivals.bayes": {"_FIRST": 10, "_CANDIDATES": 2000, "_FAILED": 2.0, "_KAPPA": 1.96},
-    "studies.rivals.cherrypick": {"_FIRST": 3, "_CANDIDATES": 20_000, "_ENOUGH": 0.1, "_AT_LEAST": 6, "_FAILED": 1.2},
+    "studies.rivals.cherrypick": {"_FIRST": 3, "_CANDIDATES": 20_000, "_FAILED": 1.2},
     "studies.rivals.deepspeed": {
-        "_FIRST": 2, "_EXPLORATION": 0.2, "_EARLY_STOPPING": 5, "_ROUNDS": 10, "_DEPTH": 3, "_ETA": 0.3,
+        "_FIRST": 2, "_EXPLORATION": 0.2, "_ROUNDS": 10, "_DEPTH": 3, "_ETA": 0.3,
         "_CANDIDATES": 20_000,
     },
     "studies.rivals.deepspeed_grid": {"EARLY_STOPPING": 5},

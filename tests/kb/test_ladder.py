@@ -65,7 +65,6 @@ def test_only_what_was_measured_is_a_fact_about_a_configuration(kb: Path):
     assert [(m.name, m.status) for _, m in store.measurements(kb)] == [("tp1", "ok"), ("tp4", "oom")]
     found = outcomes.outcomes(kb, job().id, ["step_time_s"])
     assert [(o.name, o.status, o.runs) for o in found] == [("tp1", "ok", 1), ("tp4", "oom", 1)]
-    assert list(outcomes.columns(kb, job().id, ["tp"], "step_time_s")["tp"]) == [1]
     [alike] = similar.similar(kb, job(), lambda node: 1.0)
     assert (alike.measurements, alike.ok) == (2, 1)
 

@@ -235,10 +235,6 @@ def test_what_is_known_of_a_job(tmp_path: Path):
     assert len(found("step_time_s", most=2)) <= 2
     assert found(contexts=["here"], sessions=["s"], up_to=2) == ["tp3", "tp1"]
     assert found(contexts=[]) == found(sessions=["t"]) == found(up_to=0) == found(hints=True) == []
-    columns = outcomes.columns(kb, job().id, ["tp", "colour", "a'b"], "it's")
-    assert (columns["tp"].tolist(), columns["it's"].tolist()) == ([5], [7.0])
-    assert list(columns) == ["tp", "colour", "a'b", "it's", "configuration"]
-    assert outcomes.columns(kb, job().id, ["tp"], "step_time_s", contexts=["there"])["tp"].tolist() == []
 
 
 def test_what_a_recommendation_rests_on(tmp_path: Path):

@@ -146,6 +146,3 @@ def test_outcomes_are_one_row_a_configuration(tmp_path: Path):
     ]
     assert [o.knobs["tp"] for o in outcomes.outcomes(kb, job().id, ["step_time_s"], most=2)][:1] == [1]
     assert outcomes.outcomes(kb, job().id, ["step_time_s"], contexts=["elsewhere"]) == []
-    columns = outcomes.columns(kb, job().id, ["tp", "pp", "colour"], "step_time_s")
-    assert sorted(zip(columns["step_time_s"], columns["tp"], strict=True)) == [(1, 1), (2, 4), (3, 1), (4, 16)]
-    assert len(set(columns["configuration"])) == 3

@@ -216,10 +216,6 @@ def main() -> None:
     for title, sql in questions():
         figures["cpu_ms"][title] = round(cpu_ms(lambda sql=sql: query.run(kb, sql)))
     figures["cpu_ms"]["similar"] = round(cpu_ms(lambda: similar.similar(kb, job_like_one(), lambda node: 80.0)))
-    knobs = ["pp", "tp", "dp", "sp", "ar", "distopt", "overlap_grad", "mbs", "ar_layers", "ddp_bucket"]
-    figures["training_rows"] = len(outcomes.columns(kb, job_id, knobs, "step_time_s")["step_time_s"])
-    what = f"{figures['training_rows']} training rows of a job"
-    figures["cpu_ms"][what] = round(cpu_ms(lambda: outcomes.columns(kb, job_id, knobs, "step_time_s")))
     figures["cpu_ms"]["its outcomes for a warm start"] = round(
         cpu_ms(lambda: outcomes.outcomes(kb, job_id, ["step_time_s"]))
     )

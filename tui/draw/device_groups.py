@@ -3,19 +3,11 @@
 from rich.text import Text
 
 from tui.draw.plot import bar
+from tui.draw.rank_table import COLUMNS, cell
 from tui.session.by_device import SHOWN, RankGroup, by_host, by_kind, by_stage, newest
 from tui.session.state import State
 from tui.text import number
 
-_NAMES = {
-    "step_time_s": "s/iter",
-    "alone_s": "alone ms",
-    "cpu_s": "CPU s",
-    "peak_memory_gib": "peak GiB",
-    "power_w": "W",
-    "clock_mhz": "MHz",
-    "temperature_c": "°C",
-}
 _NOT = "not recorded"
 _COLUMN = 14
 
@@ -35,7 +27,7 @@ def kinds(state: State, width: int, height: int, ascii_only: bool) -> Text:
             continue  # ranks wait for each other, so this metric does not depend on the rank's kind of device
         cells = [_cell(metric, g) for g in groups]
         if set(cells) != {_NOT}:
-            text.append(f"{_NAMES[metric]:<10}" + "".join(f"{c:>{_COLUMN}}" for c in cells) + "\n")
+            text.append(f"{COLUMNS[metric]:<10}" + "".join(f"{c:>{_COLUMN}}" for c in cells) + "\n")
     if len(groups) > 1 and (relation := _slowest_to_fastest(groups)):
         text.append(relation, style="dim")
     return text
@@ -86,9 +78,7 @@ def hosts(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 def _cell(metric: str, group: RankGroup) -> str:
     value = group.values.get(metric)
-    if value is None:
-        return _NOT
-    return number(value * 1000 if metric == "alone_s" else value)
+    return _NOT if value is None else cell(metric, value)
 
 
 def _ranks(ranks: list[int]) -> str:

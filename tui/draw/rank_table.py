@@ -9,7 +9,7 @@ from tui.session.by_device import newest
 from tui.session.state import State
 from tui.text import number
 
-_COLUMNS = {  # name in per_rank → heading
+COLUMNS = {  # name in per_rank → heading
     "step_time_s": "s/iter",
     "alone_s": "alone ms",
     "cpu_s": "CPU s",
@@ -48,7 +48,7 @@ def rank_rows(m: Measurement, width: int, height: int, ascii_only: bool) -> Text
     """One line per rank, with the slowest marked; if there are too many, only the slowest and the first ones."""
     count = max((len(values) for values in m.per_rank.values()), default=0)
     found = slowest(m)
-    names = [name for name in _COLUMNS if len(m.per_rank.get(name, [])) == count]
+    names = [name for name in COLUMNS if len(m.per_rank.get(name, [])) == count]
     devices = [device.split(":", 1) for device in m.rank_devices] if len(m.rank_devices) == count else []
     several = len({host for host, _ in devices}) > 1
     where = [f"{host}:{rest}" if several or not host else rest for host, rest in devices] or [""] * count
@@ -57,7 +57,7 @@ def rank_rows(m: Measurement, width: int, height: int, ascii_only: bool) -> Text
     text = Text(no_wrap=True, overflow="ellipsis")
     if found is not None:
         text.append(f"{found.sentence}\n", style="bold" if slowed(m) else "")
-    text.append(f"  rank {'device':<{wide}} " + "".join(f"{_COLUMNS[n]:>{_WIDE}}" for n in names) + "\n", style="dim")
+    text.append(f"  rank {'device':<{wide}} " + "".join(f"{COLUMNS[n]:>{_WIDE}}" for n in names) + "\n", style="dim")
     room = max(1, height - 2)
     chosen = list(range(count)) if count <= room else list(range(max(0, room - 2)))
     if found is not None and found.rank not in chosen:
@@ -65,7 +65,7 @@ def rank_rows(m: Measurement, width: int, height: int, ascii_only: bool) -> Text
     for rank in chosen:
         slow = found is not None and rank == found.rank
         mark = (">" if ascii_only else "▸") if slow else " "
-        cells = "".join(f"{_cell(name, m.per_rank[name][rank]):>{_WIDE}}" for name in names)
+        cells = "".join(f"{cell(name, m.per_rank[name][rank]):>{_WIDE}}" for name in names)
         text.append(f"{mark} {rank:<4} {where[rank]:<{wide}.{wide}} {cells}\n", style="bold" if slow else "")
     if count > len(chosen):
         text.append(f"  {count - len(chosen)} more; 5 shows all of a run\n", style="dim")
@@ -93,5 +93,6 @@ def recorded(state: State, width: int, height: int, ascii_only: bool) -> Text:
     return text
 
 
-def _cell(name: str, value: float) -> str:
+def cell(name: str, value: float) -> str:
+    """A value of a metric in the unit of its heading."""
     return number(value * 1000 if name == "alone_s" else value)

@@ -48,11 +48,10 @@ def telling(lines: list[str]) -> list[str]:
     for line in lines:
         if _WARNING.search(line):
             source = True
-        elif source and line.startswith("  "):
-            source = False
-        else:
-            source = False
+            continue
+        if not (source and line.startswith("  ")):
             shown.append(line)
+        source = False
     return shown
 
 

@@ -5,11 +5,12 @@ from typing import Any
 
 from rich.text import Text
 
-from kb.records import AutoscoutError, Configuration
+from kb.records import Configuration
 from tui.draw.iteration_bars import has_phases, of_iteration
 from tui.draw.look import glyph, style
 from tui.draw.plot import sparkline
 from tui.draw.rank_table import rank_rows
+from tui.draw.winning_launch import command_of
 from tui.session.state import SEARCH_PURPOSES, Run, State
 from tui.text import changes, knob_value, label, label_width, number
 
@@ -62,9 +63,9 @@ def describe(state: State, run: Run, tail: list[str], ascii_only: bool, width: i
         wide = label_width(run.measurement.environment)
         for name, value in run.measurement.environment.items():
             text.append(f"{label(name, wide)}{value}\n")
-    if command := _command(state, run):
+    if state.job is not None:
         _title(text, "command")
-        text.append(f"{command}\n")
+        text.append(f"{command_of(state.job, run.configuration, run.name, run.status)}\n")
     if run.folder:
         _title(text, f"log, in {run.folder}")
         for line in tail:
@@ -114,17 +115,6 @@ def _knobs(text: Text, state: State, run: Run) -> None:
         other = name in usual and usual[name] != value
         text.append(f"{label(name, wide)}{knob_value(value)}", style="bold" if other else "")
         text.append(f"  default {knob_value(usual[name])}\n" if other else "\n", style="dim")
-
-
-def _command(state: State, run: Run) -> str:
-    if state.job is None:
-        return ""
-    from autoscout.deploy.export import launch, written
-
-    try:
-        return written(state.job, launch(state.job, run.configuration, run.name, run.status), "command")
-    except AutoscoutError as error:
-        return str(error)
 
 
 def _title(text: Text, title: str) -> None:

@@ -98,7 +98,6 @@ class State(msgspec.Struct, kw_only=True):
     host: str = ""
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     default: Configuration | None = None
-    fidelity_asked: str = "adaptive"
     fidelity: str = "measured"
     fidelity_why: str = ""
     switches: list[FidelitySwitched] = msgspec.field(default_factory=list)
@@ -255,7 +254,6 @@ class State(msgspec.Struct, kw_only=True):
         self.job, self.session, self.strategy, self.seed = event.job, event.session, event.strategy, event.seed
         self.context, self.environment, self.default = event.context, event.environment, event.default
         self.host = event.host
-        self.fidelity_asked = event.fidelity
         self.fidelity = "predicted" if event.fidelity == "simulate" else "measured"
         self.began = event.at
         self.patience = int(event.hyper.get("patience", 0))

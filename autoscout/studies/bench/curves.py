@@ -11,6 +11,8 @@ from autoscout.studies.bench.summary import ALL
 _FLOOR, _CEILING = 1e-3, 10.0  # regrets are clipped to this range
 _LABELS = {1e-3: "≤0.1 %", 1e-2: "1 %", 0.1: "10 %", 1.0: "100 %", 10.0: "≥1000 %"}
 _MOST_PANELS = 9
+_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # numbers of evaluations on the axis
+_WIDTH, _HEIGHT = 64, 12  # of a text plot, in characters
 
 # strategy → quartiles of the regret after each evaluation, (3, budget); NaN while no configuration has run
 Curves = dict[str, np.ndarray]
@@ -46,25 +48,21 @@ def _depth(regret: float) -> float:
     return 1 - np.log(min(max(regret, _FLOOR), _CEILING) / _FLOOR) / np.log(_CEILING / _FLOOR)
 
 
-def _ticks(budget: int) -> list[int]:
-    return [n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if n <= budget]
-
-
-def text(drawn: Curves, budget: int, width: int = 64, height: int = 12) -> str:
+def text(drawn: Curves, budget: int) -> str:
     """Returns the curves as a text plot with one letter per strategy. Where curves overlap, the letter of the first
     strategy is shown."""
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    places = np.unique(np.geomspace(1, budget, width).round().astype(int))
-    grid = [[" "] * len(places) for _ in range(height)]
+    places = np.unique(np.geomspace(1, budget, _WIDTH).round().astype(int))
+    grid = [[" "] * len(places) for _ in range(_HEIGHT)]
     for i, (_, (_, median, _)) in reversed(list(enumerate(drawn.items()))):
         for column, n in enumerate(places):
             if np.isfinite(median[n - 1]):
-                row = round((height - 1) * _depth(median[n - 1]))
+                row = round((_HEIGHT - 1) * _depth(median[n - 1]))
                 grid[row][column] = letters[i % len(letters)]
-    labels = {round((height - 1) * _depth(regret)): label for regret, label in _LABELS.items()}
+    labels = {round((_HEIGHT - 1) * _depth(regret)): label for regret, label in _LABELS.items()}
     lines = [f"{labels.get(i, ''):>8} │{''.join(row).rstrip()}" for i, row in enumerate(grid)]
     axis = [" "] * (len(places) + 4)
-    for n in _ticks(budget):
+    for n in (n for n in _TICKS if n <= budget):
         column = int(np.searchsorted(places, n))
         if axis[max(column - 1, 0)] == " ":
             axis[column : column + len(str(n))] = str(n)

@@ -55,7 +55,8 @@ def run_all(
     done = {key: result for key, result in known.items() if result is not None}
     left = [(c, name, seed) for c, name, seed in tasks if any((i, name, seed) not in done for i in c)]
     progress(len(tasks) - len(left), len(tasks))
-    for at, (task, runs) in enumerate(_in_parallel(landscapes, left, settings, workers or _cores()), start=1):
+    workers = workers or len(os.sched_getaffinity(0))
+    for at, (task, runs) in enumerate(_in_parallel(landscapes, left, settings, workers), start=1):
         chain, name, seed = task
         for i, result in zip(chain, runs, strict=True):
             done[i, name, seed] = result
@@ -181,10 +182,6 @@ def _ends_line(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _begin(parent: int) -> None:

@@ -121,7 +121,7 @@ def _strategy(landscape: Landscape, name: str, seed: int, settings: BenchSetting
         seed=seed,
         default=landscape.default,
         hyper=hyper,
-        simulators={s: landscape.predictor(s) for s in landscape.simulators} or None,
+        simulators={s: landscape.predictor(s) for s in landscape.simulators},
         foreseen=landscape.foretold(),
         past=past,
         proposed=hints(landscape, hinted(name), seed),

@@ -3,12 +3,12 @@
 According to its source (deepspeed/autotuning/tuner), it runs two initial trials, then the best configuration by the
 cost model, or with probability `random_exploration_ratio` = 0.2 a random one. The cost model is XGBoost's
 `rank:pairwise` with 10 rounds, depth 3, eta 0.3, min_child_weight 1 and lambda 1 on all numeric values, refitted after
-every trial; a failed trial has performance 0. With `stop=True`, it ends after `early_stopping` = 5 trials without a
-gain; in comparisons it uses the whole budget.
+every trial; a failed trial has performance 0.
 
-Differences: scikit-learn has no ranking loss, so its trees are fitted to the pairwise gradients, without
-min_child_weight and lambda; names are coded by their index (on which the original fails); the model ranks at most
-20,000 random unmeasured rows."""
+Differences: it uses the whole budget, while the original ends after `early_stopping` = 5 trials without a gain;
+scikit-learn has no ranking loss, so its trees are fitted to the pairwise gradients, without min_child_weight and
+lambda; names are coded by their index (on which the original fails); the model ranks at most 20,000 random unmeasured
+rows."""
 
 import numpy as np
 
@@ -16,26 +16,19 @@ from autoscout.search.sequential import Pool, Search, rival
 
 _FIRST = 2
 _EXPLORATION = 0.2
-_EARLY_STOPPING = 5
 _ROUNDS, _DEPTH, _ETA = 10, 3, 0.3
 _CANDIDATES = 20_000
 
 
-def deepspeed(pool: Pool, rng: np.random.Generator, stop: bool = False) -> Search:
-    since_gain, best = 0, float("inf")
+def deepspeed(pool: Pool, rng: np.random.Generator) -> Search:
     while pool.open.any():
         if len(pool.known) < _FIRST or rng.random() < _EXPLORATION:
-            row = int(rng.choice(np.flatnonzero(pool.open)))
+            yield int(rng.choice(np.flatnonzero(pool.open)))
         else:
             rows, performance = _performances(pool)
             candidates = pool.candidates(rng, _CANDIDATES)
             scores = _rank(pool.scaled(rows), performance, pool.scaled(candidates))
-            row = int(candidates[np.argmax(scores)])
-        cost = yield row
-        since_gain = 0 if cost is not None and cost < best else since_gain + 1
-        best = min(best, cost if cost is not None else best)
-        if stop and since_gain >= _EARLY_STOPPING:
-            return
+            yield int(candidates[np.argmax(scores)])
 
 
 def _performances(pool: Pool) -> tuple[np.ndarray, np.ndarray]:

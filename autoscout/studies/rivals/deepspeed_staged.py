@@ -4,8 +4,8 @@ According to its source (autotuning/autotuner.py), it starts with the stage that
 micro batch, then the largest. If that fails, a binary search finds the largest size that runs, and ends early if a
 larger size gains less than 5 %. At most three more sizes are tried, from half of the largest size up. (The original
 also tries smaller sizes as long as each gains 5 %, which is omitted here.) Then `gridsearch` tries the other settings
-at these sizes, unless the mode is "fast" or the stage's best is no better than the previous stage's. A stage whose
-largest micro batch is smaller than the previous stage's ends the search.
+at these sizes, unless the stage's best is no better than the previous stage's. A stage whose largest micro batch is
+smaller than the previous stage's ends the search. (The original's mode "fast" omits `gridsearch`.)
 
 Only micro batch sizes in the space are tried. With a fixed global batch, these are its divisors. The metric is 1 /
 cost."""
@@ -25,7 +25,7 @@ _STAGE = ("stage", "zero", "zero_stage")
 Trial = Generator[int, float | None, tuple[int, int]]  # yields a micro batch and is sent its metric (None: failed)
 
 
-def staged(pool: Pool, rng: np.random.Generator, fast: bool = False) -> Search:
+def staged(pool: Pool, rng: np.random.Generator) -> Search:
     micro, stage = _column(pool, _MICRO), _column(pool, _STAGE)
     stages = np.unique(pool.codes[:, stage]) if stage is not None else np.array([0])
     before_most, before_best = 0, float("inf")
@@ -53,7 +53,7 @@ def staged(pool: Pool, rng: np.random.Generator, fast: bool = False) -> Search:
             if size not in costs:
                 costs[size] = yield by_size[size]
         best = min((c for c in costs.values() if c is not None), default=float("inf"))
-        if not fast and best < before_best:
+        if best < before_best:
             values = np.array(pool.space.knobs[micro].values, dtype=float)
             inside = rows[np.isin(values[pool.codes[rows, micro]], kept)]
             yield from until_no_gain(pool, inside)
@@ -82,10 +82,10 @@ def runs_and_pays(sizes: Sequence[int]) -> Trial:
     return sizes[0], most
 
 
-def worth_more(sizes: Sequence[int], most: int, count: int = KEPT) -> list[int]:
-    """Returns the sizes to try: up to `count` sizes from half of `most` up, at a constant stride, and `most` itself."""
+def worth_more(sizes: Sequence[int], most: int) -> list[int]:
+    """Returns the sizes to try: up to KEPT sizes from half of `most` up, at a constant stride, and `most` itself."""
     upper = [size for size in sizes if most // 2 <= size < most]
-    stride = max(-(-len(upper) // count), 1)
+    stride = max(-(-len(upper) // KEPT), 1)
     return [*upper[::stride], *([most] if most else [])]
 
 

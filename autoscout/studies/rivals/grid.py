@@ -2,8 +2,8 @@
 
 According to its source, ZeRO stages are tried from the least to the most memory-saving one. In a stage, the micro batch
 grows from its smallest value to a plateau (gains below 5 %). A grid over the other settings follows at its best three
-values ("fast mode" omits the grid). The original ends at a stage that is not better than the previous one; in
-comparisons, this strategy tries all stages, and then the remaining configurations, until the budget ends.
+values. The original ends at a stage that is not better than the previous one; in comparisons, this strategy tries all
+stages, and then the remaining configurations, until the budget ends.
 
 On AutoScout's spaces, a stage is a degree of model parallelism (tp · pp), or without these knobs a value of the first
 sparse knob (or else of the first knob). The micro batch is a knob named in `_MICRO_BATCH`, or the first dense knob."""
@@ -17,7 +17,7 @@ _KEPT = 3
 _PLATEAU = 0.95  # a larger micro batch must reduce the cost by 5 % to continue
 
 
-def grid(pool: Pool, rng: np.random.Generator, fast: bool = False) -> Search:
+def grid(pool: Pool, rng: np.random.Generator) -> Search:
     stages = _stages(pool)
     micro_batch = _micro_batch(pool)
     for stage in np.unique(stages):
@@ -33,13 +33,11 @@ def grid(pool: Pool, rng: np.random.Generator, fast: bool = False) -> Search:
             if cost > _PLATEAU * last:
                 break
             last = cost
-        if not fast:
-            codes = [code for _, code in sorted(kept)[:_KEPT]]
-            for row in rows[np.isin(pool.codes[rows, micro_batch], codes)]:
-                yield int(row)
-    if not fast:
-        for row in range(len(pool)):
-            yield row
+        codes = [code for _, code in sorted(kept)[:_KEPT]]
+        for row in rows[np.isin(pool.codes[rows, micro_batch], codes)]:
+            yield int(row)
+    for row in range(len(pool)):
+        yield row
 
 
 def _stages(pool: Pool) -> np.ndarray:
