@@ -12,9 +12,10 @@ from kb.records import Value
 class EngineCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Counts of one engine during the last load. `glided`: steps that needed no decision of the scheduler; `asked`:
     prompt tokens; `cached`: prompt tokens found in the prefix cache; `busy`: share of the time in which the device
-    computes; `lost`: whether the engine failed during the load. `role`: "reads" (a prefill engine), "answers" (a decode engine) or "both"; `received`: prompt tokens transferred
-    from prefill engines. Seconds, summed over its `begun` requests: `waited`: from arrival at the engine to the first
-    step; `transferring`: the part of `waited` for the KV cache transfer."""
+    computes; `lost`: whether the engine failed during the load. `role`: "reads" (a prefill engine), "answers" (a
+    decode engine) or "both"; `received`: prompt tokens transferred from prefill engines. Seconds, summed over its
+    `begun` requests: `waited`: from arrival at the engine to the first step; `transferring`: the part of `waited`
+    for the KV cache transfer."""
 
     steps: int
     glided: int = 0
