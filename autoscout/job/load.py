@@ -338,7 +338,7 @@ def _session_problems(traffic: Traffic, sessions: Sessions) -> typing.Iterator[s
     yield from _negative("traffic.sessions", sessions, ("think_s", "sub_calls"))
     turns = sessions.turns if isinstance(sessions.turns, list) else [sessions.turns]
     if not turns or min(turns) < 1 or turns != sorted(turns):
-        yield f"traffic.sessions.turns = {sessions.turns} must be at least 1 (quantiles in ascending order)"
+        yield f"traffic.sessions.turns = {sessions.turns} must be at least 1; quantiles must be in ascending order"
     if sessions.groups > 1 and not traffic.shared_prefix:
         yield (
             "the sessions of a group share a prefix (traffic.sessions.groups); set its length in traffic.shared_prefix"

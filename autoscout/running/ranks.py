@@ -27,7 +27,8 @@ class Slowest(msgspec.Struct, frozen=True):
 
 
 def slowest(measurement: Measurement) -> Slowest | None:
-    """The slowest rank; None if ranks did not report `alone_s`, or there is only one."""
+    """The rank that is slowest relative to the others on its kind of device, if it takes SLOWED times as long; else the
+    rank with the longest time. None if ranks did not report `alone_s`, or there is only one."""
     alone = measurement.per_rank.get("alone_s", [])
     if len(alone) < 2 or min(alone) <= 0:
         return None

@@ -168,7 +168,7 @@ def _edge(a: Box, b: Box, kind: str, title: str) -> str:
 
 
 def _box(knob: Knob, box: Box) -> str:
-    """Returns the SVG of a knob's box: a rectangle for a sparse knob, rounded ends for a dense knob."""
+    """Returns the SVG of a knob's box: a rectangle for a sparse (categorical) knob, rounded ends for a dense one."""
     radius = 2 if knob.kind == "sparse" else _HEIGHT / 2
     values = _values(knob)
     middle = box.x + box.width / 2

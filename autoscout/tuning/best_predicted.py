@@ -381,9 +381,9 @@ class _PredictedRows:
             if not bound.kept[0]
         ]
         fits = f"; {found}" if self.searched is None and (found := self.fitting_load()) else ""
-        alone = "" if self.searched is None else ", even if requests arrive one at a time"
+        alone = "" if self.searched is None else "even if requests arrive one at a time, "
         name = self.space.name(self.space.of_codes(nearest[0].tolist()))
-        return f"the configuration nearest to the limits is {name}{alone}, where {listed(missed)}{fits}"
+        return f"the configuration nearest to the limits is {name}; {alone}{listed(missed)}{fits}"
 
 
 def _alike(one: Ranked, other: Ranked) -> bool:

@@ -182,7 +182,7 @@ class Lanes:
         return count
 
     def _parts(self, configuration: Configuration) -> Request:
-        """Devices that a configuration needs, node by node; all the job's nodes if the devices' kinds are unknown."""
+        """Devices that a configuration needs, node by node; all the job's nodes unless there are several kinds."""
         known = len(self._kinds) > 1
         nodes = used_nodes(self.job, configuration if known else Configuration({}))
         return tuple(SlotPart(node.device if node.device in self._kinds else "", node.count) for node in nodes)

@@ -94,7 +94,7 @@ def gather(
         if not nearest:
             raise AutoscoutError(
                 f"--warm-start {choice.source}: no session of that name has measurements of a job similar to "
-                f"{job.name}; `autoscout similar` lists sessions that do",
+                f"{job.name}; `autoscout similar JOB.toml --json` lists similar jobs with their sessions",
                 2,
             )
     decided = choices.choices(kb, job.id) if choice.source == "auto" else {}

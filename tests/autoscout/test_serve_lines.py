@@ -330,7 +330,10 @@ def test_the_release_of_an_image_that_cannot_be_asked_is_said(tmp_path, tag, tol
     text, _ = job_file(shlex.split(line), tmp_path)
     (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"h100"'))
     job = load_job(tmp_path / "job.toml")
-    said = "names and defaults of flags are those of vLLM 0.32.0, until the line's image of 0.11.0 can be queried"
+    said = (
+        "names and defaults of flags are those of vLLM 0.32.0, not of vLLM 0.11.0, because the image of "
+        "launch.command_prefix cannot run here"
+    )
     assert (said in target_of(job).notes_on_job(job)) == told
     missing = target_of(job).launch(job, JobSpace.of_job(job).reference).missing
     assert (said in missing) == told

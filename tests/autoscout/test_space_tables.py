@@ -191,7 +191,9 @@ def test_a_table_that_is_too_long_to_list():
     assert lists.holds(found.count)
     more = diagrams.assembled([level, (1, *level[1:]), (2, *level[1:])], 3, [2000] * 3)
     assert more is not None
-    with pytest.raises(AutoscoutError, match="8,000,000,000 valid structures are too many to list") as caught:
+    with pytest.raises(
+        AutoscoutError, match="8,000,000,000 valid combinations of the sparse knobs' values are too many to list"
+    ) as caught:
         _ = Lists(more, Coding([knob(n, *range(2000)) for n in "abc"])).structures
     assert caught.value.exit_code == 1
 

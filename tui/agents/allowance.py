@@ -75,7 +75,9 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
     def begun_by_agents(self, session: str) -> Path:
         """The folder of a session. Errors: AutoscoutError (exit 2) unless an agent began it within the last day."""
         if session not in {line[_BEGINS] for line in self._today()}:
-            raise AutoscoutError(f"{session} was not begun by an agent today; only a person may steer or end it", 2)
+            raise AutoscoutError(
+                f"{session} was not begun by an agent in the last 24 hours; only a person may steer or end it", 2
+            )
         return store.journalled(self.kb, session)
 
     def _today(self) -> Iterator[dict[str, Any]]:

@@ -36,9 +36,12 @@ def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
     while not (journal.exists() and journal.stat().st_size):
         if engine.poll() is not None:
             said = log.read_text(errors="replace").strip().removeprefix("autoscout: ")
-            raise AutoscoutError(said or f"the engine ended with exit code {engine.returncode}", engine.returncode or 1)
+            raise AutoscoutError(
+                said or f"AutoScout's tuning process ended with exit code {engine.returncode}", engine.returncode or 1
+            )
         if time.monotonic() > deadline:
-            raise AutoscoutError(f"the engine (process {engine.pid}) has not begun after {_START_S:.0f} s; see {log}")
+            waited = f"has not begun the session after {_START_S:.0f} s"
+            raise AutoscoutError(f"AutoScout's tuning process ({engine.pid}) {waited}; see {log}")
         time.sleep(0.05)
     return journal
 

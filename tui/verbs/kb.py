@@ -274,7 +274,8 @@ def trust(author: str | None, level: str | None, key: Path | None, kb: Path | No
     path = kb_path(kb)
     if author is not None:
         if level is None:
-            raise click.UsageError(f"add how much {author}'s measurements count: answer, hint or ignore")
+            levels = "answer (like your own), hint (only ideas for what to try) or ignore (not used)"
+            raise click.UsageError(f"write after {author} how much its measurements count: {levels}")
         trusting.decide(path, author, level, signatures.public_key(key) if key else "")
     kb_report.authors(trusting.authors(path), as_json)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.job.words import listed
 from autoscout.simulate.combinations import Combinations
 from autoscout.simulate.encode import job_of, length, software_of
 from autoscout.simulate.hardware.device import Hardware, hardware
@@ -65,11 +66,12 @@ class Iteration:
     def applies(self, columns: Columns) -> str:
         missing = [name for name in ("answers", "longest") if name not in columns]
         if missing:
-            return f"the model needs {' and '.join(missing)}, which the launch line does not give"
+            given = {"answers": "answers per iteration", "longest": "the token limit of an answer"}
+            return f"the launch line does not give {listed([given[name] for name in missing])}"
         if not isinstance(columns.get("traffic"), Traffic) or not columns["traffic"].output_len:
             return (
-                "the model needs traffic.input_len (mean tokens of a prompt) and traffic.output_len (mean tokens "
-                "of an answer)"
+                "predictions of an iteration need traffic.input_len (mean tokens of a prompt) and traffic.output_len "
+                "(mean tokens of an answer)"
             )
         kind = _kind(columns, self.device)
         served = np.any(np.atleast_1d(np.asarray(columns.get("roll_engine", ""), dtype=str)) != "")

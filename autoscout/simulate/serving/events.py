@@ -215,7 +215,8 @@ class _Simulation:
             elif tokens > budget and (batch or not limits.chunked):  # V0's chunks run back to back, as one step
                 self.cut = True
                 break
-            # Reserves blocks for the whole prompt. vLLM allocates them by chunk, but admits others only after its end.
+            # Reserves blocks for the whole prompt. vLLM allocates them chunk by chunk, with the same effect, because it
+            # admits no other request before the prompt's last chunk.
             need = self._blocks(s.known) - cached // limits.block
             if need + kept + self._to_come(s, need) > self.free:
                 self.short = True

@@ -3,12 +3,13 @@
 A scheduler that overlaps with the device prepares the next step while one runs (vLLM's step_with_batch_queue, SGLang's
 event_loop_overlap), so a prompt that arrives meanwhile joins the step after the next.
 
-Three engines delay prompts further. vLLM V0 schedules once per `num_scheduler_steps` steps. AMD's fork of V1 takes no
-prompts for VLLM_SUBSEQUENT_DECODE_STEPS steps while VLLM_MIN_REQUEST_DECODE_STEP requests run. TensorRT-LLM's engines
-with attention data parallelism (`attention_dp_config` with `enable_balance`, PyExecutor._balance_adp_requests) wait
-until each engine has a prompt, then `batching_wait_iters` more steps; if some engines have no prompt, they wait
-`timeout_iters` steps. Only one engine is simulated. Requests are distributed round-robin, so if two prompts wait at the
-simulated engine, every other engine has at least one."""
+Three engines delay prompts further. vLLM V0 schedules once per `num_scheduler_steps` steps. In AMD's fork of V1, while
+at least VLLM_MIN_REQUEST_DECODE_STEP requests run, each step that may contain prompts is followed by
+VLLM_SUBSEQUENT_DECODE_STEPS steps without prompts. TensorRT-LLM with attention data parallelism (`attention_dp_config`
+with `enable_balance`, PyExecutor._balance_adp_requests) holds a prompt until every rank has one and
+`batching_wait_iters` more steps have passed; if some rank has none, the prompt starts after `timeout_iters` steps at
+the latest. Only one rank is simulated. Requests are distributed round-robin, so if two prompts wait at the simulated
+rank, every other rank has at least one."""
 
 from dataclasses import dataclass
 

@@ -10,15 +10,15 @@ covariance
            + (1 − FAR) × layouts [same software] )
   + NOISE²                             log error of one measurement, with
 
-    layouts = EACH² Σₖ sₖ sₖ'   one part is slower; sₖ is its share of a row's time (a ridge on the parts' log factors)
-            + LOCAL² exp(−d² / 2) × (OTHERS or 1 [same job])   similar layouts err alike for unknown reasons
+    layouts = EACH² Σₖ sₖ sₖ'   one part is slower; sₖ is its share of a row's time (as in a ridge regression)
+            + LOCAL² exp(−d² / 2) × (1 [same job], else OTHERS)   similar layouts err alike for unknown reasons
 
-where e is the error that the model states for a row without measurements, and u the smallest stated error of all rows.
-The excess of e over u, such as the uncertainty of a device known only by its data sheet or of experts, is shared only
-with rows of the same software, so it hardly affects rows of other software. Measurements of the same job count most,
-and measurements of the same framework and device less; all other measurements hardly change how the layouts of a job
-compare. Outliers count less (Huber), so that one odd measurement does not move all predictions. The posterior mean is
-the correction, its standard deviation the new error."""
+where e is the error that the model states for a row without measurements, and u is e, but at most the smallest e of the
+measured rows. If e exceeds u, as for mixtures of experts and for devices known only by a data sheet, almost all of the
+second term is shared only with rows of the same job or software, so it hardly affects rows of other software.
+Measurements of the same job count most, and measurements of the same framework and device less; all other measurements
+hardly change how the layouts of a job compare. Outliers count less (Huber), so that one odd measurement does not move
+all predictions. The posterior mean is the correction, its standard deviation the new error."""
 
 from typing import NamedTuple
 

@@ -55,7 +55,7 @@ DEFAULTS: dict[str, Any] = {
     "overlap_grad": 0.0,
     "overlap_param": 0.0,
     "gathered_bytes": 2.0,  # bytes per weight of the all-gather after a step
-    "ddp_bucket": 160.0,  # MiB of fp32 gradients per bucket: Megatron's 40 M elements
+    "ddp_bucket": 160.0,  # MiB of fp32 gradients per bucket: about Megatron's 40 M elements
     # settings of DeepSpeed (targets/deepspeed/catalog.toml)
     "masters_apart": 0.0,  # 1: ZeRO-3 shards 16-bit weights and fp32 master weights; 0: only fp32 weights (FSDP)
     "reduced_each": 0.0,  # 1: gradients are reduced after every micro batch; 0: once per step

@@ -77,7 +77,8 @@ class Lists:
     @cached_property
     def _structures(self) -> tuple[np.ndarray, np.ndarray]:
         if not self.holds(self._diagram.structures):
-            raise AutoscoutError(f"{self._diagram.structures:,} valid structures are too many to list", 1)
+            count = f"{self._diagram.structures:,} valid combinations of the sparse knobs' values"
+            raise AutoscoutError(f"{count} are too many to list; allow fewer values with [space] limit", 1)
         return structures_of(self._diagram, self._coding.knobs)
 
     @cached_property

@@ -23,7 +23,7 @@ from kb.records import AutoscoutError, Job, Task
 
 Settings = Mapping[str, list[str]]
 _OFF = ("false", "0", "no", "none", "null", "")
-# Layers of Transformers models that may have adapters. For other names, PEFT's default attention layers are assumed.
+# Layers of Transformers models that may have adapters. If none is named, those of PEFT's default are.
 _LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _HALF = ("bfloat16", "bf16", "float16", "fp16", "half")
 # Settings of accelerate and Trainer that prevent predictions, as only DDP and FSDP without offloading are modelled.

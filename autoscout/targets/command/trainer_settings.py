@@ -111,7 +111,7 @@ def _with_config(line: Line, known: Preset, unread: str) -> tuple[Line, dict[str
     """Returns (line, the file's scalar settings). The line has additional flags that repeat the `--config` file's
     values of the preset's knobs, batch settings and evaluation settings."""
     named = _config(line, known)
-    # A name without a suffix is a settings file only if the program's first word may name one.
+    # Where the program's first word may name a settings file, the name may also end in .json.
     if unread or not (named.endswith((".yaml", ".yml", ".toml")) or (known.first and named)):
         return line, {}
     settings = _settings(Path(named))

@@ -148,7 +148,7 @@ def _put(config: Config, path: str, value: Any) -> None:
 
 
 def _with_config(line: Line, rendered: Rendered, job: Job, replacement: str) -> Line:
-    """Returns the command with the ds_config's name replaced by `replacement`."""
+    """Returns the command with the path of the ds_config replaced by `replacement`, a path or a ds_config in base64."""
     folder = Path(job.launch.path or ".")
     origin = (folder / rendered.origin).resolve()
 

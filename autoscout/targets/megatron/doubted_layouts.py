@@ -33,8 +33,8 @@ def doubts(job: Job, kb: Path | None = None) -> Doubts:
         return 1.0 if np.isnan(probability) else probability
 
     def traced(configuration: Configuration, name: str, stopping: Stopping) -> Shadow:
-        """Returns a stored trace of the whole layout, else a shadow composed of traces of small jobs (which later
-        layouts can share), else a new trace of the whole layout."""
+        """Returns the layout's shadow (a dry run without GPUs): from stored traces of the whole layout; else from
+        traces of small jobs, which later layouts can share; else from new traces of the whole layout."""
         known = kb or default_path()
         until = time.monotonic() + LIMIT_S
         with contextlib.suppress(AutoscoutError):

@@ -77,8 +77,8 @@ def training_line_problems(job: Job) -> Iterator[str]:
         return
     if not given.keys() & {"--micro-batch-size", "--tensor-model-parallel-size", "--num-layers", "--seq-length"}:
         yield (
-            "launch.current has none of Megatron-LM's flags; write the whole command line, without variables "
-            "($TP_SIZE) or a script that contains it"
+            "launch.current has none of Megatron-LM's flags; write the whole command line with its values, in place of "
+            "variables ($TP_SIZE) and of a script that contains the line"
         )
         return
     if why := not_had(current_launch.line_of(job)):

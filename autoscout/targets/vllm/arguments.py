@@ -165,7 +165,7 @@ def launcher(job: Job) -> str:
     chosen = job.launch.launcher
     alone = devices.device_kind(job) == "cpu" and job.devices == 1
     if chosen == "torchrun":
-        raise AutoscoutError('launch.launcher: "torchrun" trains; serving is "warm", "serve" or "auto"', 2)
+        raise AutoscoutError('launch.launcher: "torchrun" is for training; set "warm", "serve" or "auto"', 2)
     if chosen in ("warm", "reuse") and not alone:
         raise AutoscoutError(f'launch.launcher: "{chosen}" serves on one CPU rank only; use "serve" or "auto"', 2)
     if chosen != "auto":

@@ -188,14 +188,17 @@ def identity_of(job: Job) -> dict[str, str]:
 
 
 def of_another_release(job: Job) -> str:
-    """Returns a sentence if the release of the line's image differs from the catalog's; else "". (An image's engine
-    cannot be queried here.)"""
+    """Returns a sentence if the release of the line's image differs from the catalog's; else "". (The engine
+    of an image that cannot run here cannot be queried.)"""
     here = shipped("vllm").version
     tags = (_RELEASE.search(word) for word in job.launch.command_prefix)
     tag = next((found[1] for found in tags if found), here)
     if tag == here or version_of(job):
         return ""
-    return f"names and defaults of flags are those of vLLM {here}, until the line's image of {tag} can be queried"
+    return (
+        f"names and defaults of flags are those of vLLM {here}, not of vLLM {tag}, because the image of "
+        "launch.command_prefix cannot run here"
+    )
 
 
 def _set_by_line(job: Job) -> dict[str, Any]:
