@@ -12,7 +12,7 @@ import click
 
 _MEANT = re.compile(r"'([^']+)'[^']*[;.] [Dd]id you mean '([^']+)'")
 _CHOICES = re.compile(r"'([^']+)' is not one of (.*)", re.DOTALL)
-_NEAREST = re.compile(r"; nearest: (\S+)$")
+_NEAREST = re.compile(r"; the nearest valid one is (\S+)$")
 _NAMED = re.compile(r"`autoscout ([a-z]+)`")
 _TAKEN = re.compile(r"^(\S+) exists(?: already)?; choose another name")
 _KNOB = re.compile(r"[A-Za-z_]\w*=")

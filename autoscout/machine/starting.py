@@ -42,7 +42,7 @@ _SERVERS_DEGREE = re.compile(
     r"(?<!\S)(--?(?:(?:tensor|pipeline|data)-parallel-size|[tpd]p(?:-size)?))[ =](\$\S+)(?=\s|$)"
 )
 _SHOWS = re.compile(r"(?<!\w)(?:CUDA|HIP)_VISIBLE_DEVICES=[\"']?(\d[\d,]*)")
-_ASKED = ("config.json", "no shell fills it in")  # substrings of notes on values that the user must fill in first
+_ASKED = ("config.json", "because no shell expands")  # substrings of notes on values that the user must fill in first
 _FILE = re.compile(r"\.[a-z]+$")  # suffix of a file name; suffixes of releases (v0.3, 3.1-8b) contain digits
 _VARIABLE = re.compile(r"\{\{\s[^{}]*\s\}\}|\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")  # shell variables, and {{ … }} as in Helm
 
