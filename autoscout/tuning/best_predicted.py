@@ -81,9 +81,12 @@ def predicts(space: JobSpace) -> bool:
     return Simulators(space.job, space, [], bases=partial(simulators_of, space.job)).predictor() is not None
 
 
-def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> PredictedRanking:
+def ranking(
+    space: JobSpace, job: Job, kb: Path | None, count: int, whole_space: JobSpace | None = None
+) -> PredictedRanking:
     """Ranks the configurations of `space`, which is the job's space or a subset. Configurations that are predicted to
-    run out of memory or to break a constraint are left out, unless none would remain.
+    run out of memory or to break a constraint are left out, unless none would remain. `whole_space`: the job's space,
+    whose reference is compared with the listed configurations (default: `space`).
 
     Errors: AutoscoutError; exit code 1 if nothing can predict the job, 3 if nothing is predicted to run."""
     rows, _ = newest_context(job, kb)
@@ -102,7 +105,7 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Predicted
         metric=job.objective.metric,
         rows=whole.simulators.ensemble.rows,
         searched=space.count,
-        reference=whole.reference(),
+        reference=(whole if whole_space is None else predicted(whole_space)).reference(),
         best=best,
         layouts=len(layouts) == len(best),
         unpriced=unpriced(space, [Configuration(row.configuration) for row in best]),
