@@ -126,7 +126,8 @@ def _named(failed: FailedCommand) -> list[str]:
 def _listed(failed: FailedCommand) -> list[str]:
     """The command `space`, which explains the valid names, after an error about an unknown name."""
     job = failed.job() if " is unknown; known: " in failed.sentence and failed.words[0] != "space" else ""
-    return ["space", job] if job else []
+    # `space` would only repeat an error in the job file itself, such as an unknown kind of device.
+    return ["space", job] if job and not failed.sentence.startswith(f"{job}: ") else []
 
 
 def _checked(failed: FailedCommand) -> list[str]:
