@@ -186,6 +186,14 @@ def test_a_report_holds_everything_and_lets_nothing_in():
     assert "://" not in made
 
 
+def test_a_report_leaves_out_what_the_journal_has_not():
+    """Five of its sections were "not recorded"."""
+    made = page(fold(ended()))
+    assert "not recorded" not in made
+    assert "Beliefs about each value" not in made
+    assert "Beliefs about each value" in page(fold(told()))
+
+
 def test_a_report_of_a_session_that_measured_nothing(tmp_path):
     state = State()
     state.apply(started())
