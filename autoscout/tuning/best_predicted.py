@@ -55,8 +55,8 @@ class PredictedRanking(msgspec.Struct, frozen=True, kw_only=True):
     """The result of `ranking`. `best`: the listed configurations, best first, by cost / probability to fit into memory,
     with at most one configuration of each layout (devices and parallelism), unless there are too few layouts (then
     `layouts` is false). If no configuration is expected to meet the limits, those with the highest probability are
-    listed. `searched`: size of the space. `reference`: None if it is predicted not to run or to break a limit. `rows`:
-    number of this job's measurements on which the prediction rests. `unpriced`: settings of the listed configurations
+    listed. `searched`: size of the space. `reference`: None if it is predicted not to run. `rows`: number of
+    this job's measurements on which the prediction rests. `unpriced`: settings of the listed configurations
     whose effect on time no simulator knows. `fits`: if the reference breaks its limits at the job's load, a sentence on
     the load at which it is expected to meet them."""
 
@@ -176,10 +176,9 @@ class _PredictedRows:
         return self.ranked([self.space.of_codes(row) for row in plain])
 
     def reference(self) -> Ranked | None:
-        """The reference's prediction; None if it is predicted not to run, or is unlikely to meet its bounds."""
+        """The reference's prediction, even if it breaks its bounds; None if it is predicted not to run."""
         code = np.array([self.space.codes_of(self.space.reference.knobs)], np.int16)
-        runs = np.isfinite(self.of_objective(code))[0] and self._chance(code)[0] >= _UNLIKELY
-        return self.ranked([self.space.reference])[0] if runs else None
+        return self.ranked([self.space.reference])[0] if np.isfinite(self.of_objective(code))[0] else None
 
     def _chance(self, codes: np.ndarray) -> np.ndarray:
         """(n,) probability to meet the bound that is most likely to be broken; 1 without bounds."""

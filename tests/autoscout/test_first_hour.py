@@ -155,6 +155,14 @@ def test_limits_inside_the_interval_of_a_prediction_rank_by_the_chance_to_keep_t
     assert re.fullmatch(r"with traffic.rate = \d\S*, your present launch is expected to meet the limits", found.fits)
 
 
+def test_a_present_launch_that_breaks_a_limit_is_listed_with_its_chance(tmp_path):
+    """It "has no prediction, or is predicted to fail or to violate a constraint", and no row had a gain."""
+    space = served(tmp_path, "concurrency = 32, requests = 100", "'ttft_p99_ms <= 500'")
+    found = ranking(space, space.job, None, 1)
+    assert found.reference
+    assert (found.reference.kept_probability or 0.0) < 0.05
+
+
 def test_limits_that_nothing_can_keep_are_refused_with_the_load_that_would_fit(tmp_path):
     space = served(tmp_path, "concurrency = 64, requests = 100", "'ttft_p99_ms <= 1', 'tpot_p99_ms <= 1'")
     with pytest.raises(

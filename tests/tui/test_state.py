@@ -197,6 +197,7 @@ def test_a_terminal_shows_the_time_to_go_below_the_lines():
     for event in events:
         progress.see(event)
     assert any("to go" in status for status in shown)
+    assert any("finalists re-measured once; " in status for status in shown)  # it was "1 times"
     assert not any("to go" in line for line in lines)
 
 

@@ -177,7 +177,8 @@ class Progress:
             low, high = clock(left.low), clock(left.high)
             time_left = f"about {clock(left.total)} to go{f' ({low} to {high})' * (low != high)}"
         if self.confirming:
-            return f"finalists re-measured {self.confirmed} times; {time_left}"
+            times = "once" if self.confirmed == 1 else f"{self.confirmed} times"
+            return f"finalists re-measured {times}; {time_left}"
         return f"{self.searched} of {self.job.budget.profiles} experiments; {time_left}"
 
     def _worth(self) -> str:
