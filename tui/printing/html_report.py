@@ -7,7 +7,7 @@ from html import escape
 
 from rich.text import Text
 
-from autoscout.deploy.recommendation import changed_knobs
+from autoscout.deploy.recommendation import changed_knobs, disturbance
 from kb.records import DESIGNED
 from tui.draw import beliefs, device_groups
 from tui.draw.comparing import front as front_of
@@ -66,6 +66,8 @@ def _parts(state: State) -> Iterator[str]:
     best = "" if state.best_value is None else f"{found}: {metric(job, state.best_value)}{_interval(state)}. "
     headline = verdict(state) or "Nothing ran correctly"
     yield f"<p><strong>{_safe(headline)}</strong></p><p>{_safe(best)}{_safe(how.words)}</p>"
+    if busy := disturbance([run.measurement for run in state.runs if run.measurement is not None]):
+        yield f"<p>{_safe(busy)}</p>"
     if how.advice:
         yield f"<pre>{_safe(how.advice)}</pre>"
     yield _section("Best so far", _curve(state))
