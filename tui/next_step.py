@@ -88,7 +88,8 @@ def _file(failed: FailedCommand) -> list[str]:
 
     for word in failed.words[1:]:
         path = Path(word)
-        if (f"{word}:" not in failed.sentence and f"'{word}' is neither" not in failed.sentence) or path.exists():
+        missing = f"{word}:" in failed.sentence or re.search(rf"{re.escape(word)}'? is neither", failed.sentence)
+        if not missing or path.exists():
             continue
         job = path.suffix == ".toml" or "nor a job" in failed.sentence
         ending = ".toml" if job else path.suffix
@@ -126,7 +127,8 @@ def _named(failed: FailedCommand) -> list[str]:
 def _listed(failed: FailedCommand) -> list[str]:
     """The command `space`, which explains the valid names, after an error about an unknown name."""
     job = failed.job() if " is unknown; known: " in failed.sentence and failed.words[0] != "space" else ""
-    return ["space", job] if job else []
+    # `space` would only repeat an error in the job file itself, such as an unknown kind of device.
+    return ["space", job] if job and not failed.sentence.startswith(f"{job}: ") else []
 
 
 def _checked(failed: FailedCommand) -> list[str]:

@@ -230,11 +230,11 @@ def _best(
         checkpoint=of_checkpoint(job, now, best_configuration),
         present=present,
         open=confirmed is not None and confirmed.verdict == "undecided" and job.launch.launcher != "replay",
-        disturbed=_disturbed([m for _, m in rows]),
+        disturbed=disturbance([m for _, m in rows]),
     )
 
 
-def _disturbed(measured: list[Measurement]) -> str:
+def disturbance(measured: list[Measurement]) -> str:
     """A sentence if other processes took much of the CPU time (median over the runs), else ""."""
     shares = [m.conditions["foreign_cpu_share"] for m in measured if "foreign_cpu_share" in m.conditions]
     share = statistics.median(shares) if shares else 0.0

@@ -4,6 +4,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+PLAIN = "the plain run"  # the name of the only configuration of a job without knobs
+
 
 def nearest_name(name: str, known: Iterable[str], listing: Iterable[str] = ()) -> str:
     """Returns the end of a message that begins with an unknown name: " is unknown; did you mean 'mbs'?" `listing`:

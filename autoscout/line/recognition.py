@@ -25,9 +25,10 @@ class Framework(Strict, frozen=True, kw_only=True):
     with its subcommand (`axolotl train`). `known_by`: patterns of flags; a line with matches for all of them belongs to
     the framework, whatever the script's name. `unread`: patterns of flags that suffice if the script is missing on this
     machine. `unlike`: flags of similar programs, or patterns of their scripts' names; a line with one of them does not
-    match. `imports`: modules that a script found by `known_by` must import. `has`: settings that identify the framework
-    in a line's YAML file. `folder`: flags for the folder of the YAML files. `overrides`: settings are in a YAML file,
-    and arguments key=value override them. `launches`: further programs and subcommands that start a run.
+    match. `imports`: modules that a script found by `known_by` must import. `logs_of`: modules of scripts that print
+    this framework's log, whatever parser they have. `has`: settings that identify the framework in a line's YAML file.
+    `folder`: flags for the folder of the YAML files. `overrides`: settings are in a YAML file, and arguments key=value
+    override them. `launches`: further programs and subcommands that start a run.
 
     Devices: `starts_ranks`: the program starts all ranks of a node, as torchrun does. `by_accelerate`: the program
     starts ranks by accelerate. `ranks_need`: environment variable without which the program starts several ranks only
@@ -42,6 +43,7 @@ class Framework(Strict, frozen=True, kw_only=True):
     known_by: list[str] = []
     unread: list[str] = []
     imports: list[str] = []
+    logs_of: list[str] = []
     unlike: list[str] = []
     has: list[str] = []
     folder: list[str] = []
@@ -143,6 +145,13 @@ def by_flags_alone(line: Line, name: str) -> bool:
     flags = {plain(flag) for flag in line.flags if flag.startswith("--")}
     known = frameworks()[name]
     return _unread(line, known, flags) and not _all_match(known.known_by, flags)
+
+
+def logs_like(line: Line) -> str:
+    """The name of the framework whose log the script of an unknown line prints; "" if none is known."""
+    source = _source(line) or ""
+    known = ((name, each.logs_of) for name, each in frameworks().items() if each.logs_of)
+    return next((name for name, words in known if all(re.search(rf"\b{word}\b", source) for word in words)), "")
 
 
 def _unread(line: Line, known: Framework, flags: set[str]) -> bool:

@@ -8,7 +8,7 @@ from autoscout.job.duration import seconds
 from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.job.objective import constraint, cost
 from autoscout.job.requests import of_traffic
-from autoscout.job.words import several
+from autoscout.job.words import PLAIN, several
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, here
 from autoscout.machine.doctor import Finding, engine
 from autoscout.running.cluster.devices import device_kind, in_words, spelled
@@ -45,8 +45,7 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
         Finding(
             subject="space",
             ok=True,
-            found=f"{several(space.count, 'configuration')}; compared with "
-            f"{space.name(space.reference) or 'the plain run'}",
+            found=f"{several(space.count, 'configuration')}; compared with {space.name(space.reference) or PLAIN}",
         ),
         *(Finding(subject="note", ok=None, found=text) for text in target_of(job).notes_on_job(job)),
         *_environment(job),

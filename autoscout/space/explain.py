@@ -19,8 +19,8 @@ from kb.records import AutoscoutError, Configuration, Value
 _USUAL = {  # names in papers and other tools → knobs; the first of these knobs that the space has is used
     "zero zero_stage zero_optimization": "zero stage distopt fsdp",
     "gradient_checkpointing activation_checkpointing recomputation": "checkpointing ckpt recompute ar",
-    "gradient_accumulation gradient_accumulation_steps grad_accum batch_size microbatch": "mbs max_num_seqs",
-    "max_batch_size": "max_num_seqs mbs",
+    "gradient_accumulation gradient_accumulation_steps grad_accum batch batch_size microbatch": "mbs max_num_seqs",
+    "max_batch max_batch_size": "max_num_seqs mbs",
     "tp_size": "tp",
     "pp_size": "pp",
     "dp_size": "dp",

@@ -55,8 +55,8 @@ class PredictedRanking(msgspec.Struct, frozen=True, kw_only=True):
     """The result of `ranking`. `best`: the listed configurations, best first, by cost / probability to fit into memory,
     with at most one configuration of each layout (devices and parallelism), unless there are too few layouts (then
     `layouts` is false). If no configuration is expected to meet the limits, those with the highest probability are
-    listed. `searched`: size of the space. `reference`: None if it is predicted not to run or to break a limit. `rows`:
-    number of this job's measurements on which the prediction rests. `unpriced`: settings of the listed configurations
+    listed. `searched`: size of the space. `reference`: None if it is predicted not to run. `rows`: number of
+    this job's measurements on which the prediction rests. `unpriced`: settings of the listed configurations
     whose effect on time no simulator knows. `fits`: if the reference breaks its limits at the job's load, a sentence on
     the load at which it is expected to meet them."""
 
@@ -81,9 +81,12 @@ def predicts(space: JobSpace) -> bool:
     return Simulators(space.job, space, [], bases=partial(simulators_of, space.job)).predictor() is not None
 
 
-def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> PredictedRanking:
+def ranking(
+    space: JobSpace, job: Job, kb: Path | None, count: int, whole_space: JobSpace | None = None
+) -> PredictedRanking:
     """Ranks the configurations of `space`, which is the job's space or a subset. Configurations that are predicted to
-    run out of memory or to break a constraint are left out, unless none would remain.
+    run out of memory or to break a constraint are left out, unless none would remain. `whole_space`: the job's space,
+    whose reference is compared with the listed configurations (default: `space`).
 
     Errors: AutoscoutError; exit code 1 if nothing can predict the job, 3 if nothing is predicted to run."""
     rows, _ = newest_context(job, kb)
@@ -102,7 +105,7 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Predicted
         metric=job.objective.metric,
         rows=whole.simulators.ensemble.rows,
         searched=space.count,
-        reference=whole.reference(),
+        reference=(whole if whole_space is None else predicted(whole_space)).reference(),
         best=best,
         layouts=len(layouts) == len(best),
         unpriced=unpriced(space, [Configuration(row.configuration) for row in best]),
@@ -173,10 +176,9 @@ class _PredictedRows:
         return self.ranked([self.space.of_codes(row) for row in plain])
 
     def reference(self) -> Ranked | None:
-        """The reference's prediction; None if it is predicted not to run, or is unlikely to meet its bounds."""
+        """The reference's prediction, even if it breaks its bounds; None if it is predicted not to run."""
         code = np.array([self.space.codes_of(self.space.reference.knobs)], np.int16)
-        runs = np.isfinite(self.of_objective(code))[0] and self._chance(code)[0] >= _UNLIKELY
-        return self.ranked([self.space.reference])[0] if runs else None
+        return self.ranked([self.space.reference])[0] if np.isfinite(self.of_objective(code))[0] else None
 
     def _chance(self, codes: np.ndarray) -> np.ndarray:
         """(n,) probability to meet the bound that is most likely to be broken; 1 without bounds."""

@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from autoscout.job.objective import broken, cost, nearest_miss, to_metric
+from autoscout.job.words import PLAIN
 from autoscout.search.belief.ranking import Around, Ranking
 from autoscout.space.graph import Space
 from autoscout.space.nearness import differing
@@ -107,7 +108,7 @@ def verdict(
     more = _more(trial, fit, against, kind)
     present = today.id if today and today.id in fit.level and today.id not in (winner, default.id) else ""
     numbers = _numbers(against, p_better, len(rounds))
-    sentence = _sentence(names[leader], names[default.id], numbers, against, kind, more, winner == leader)
+    sentence = _sentence(names[leader], names[default.id] or PLAIN, numbers, against, kind, more, winner == leader)
     if present:
         sentence += _over_today(fit.contrast(present, winner), chosen.p_better(present, winner), present, rounds)
     if fit.slow:
@@ -228,7 +229,7 @@ def _sentence(
         return f"nothing is faster than {reference}; the gain of the next best, {name}, is {numbers}"
     if kind == "equal":
         return f"{name} and {reference} differ by less than 1 %: {numbers}"
-    wanted = f"; {more} rounds would decide" if more else ""
+    wanted = f"; {more} rounds in all would decide" if more else ""
     done = f"{name} is the better guess" if chosen else f"{reference} is kept"
     return f"undecided: the gain of {name} over {reference} is {numbers}, so {done}{wanted}"
 
@@ -241,8 +242,8 @@ def _over_today(over: Contrast | None, p_better: float, today: str, rounds: Sequ
 def _left(excess: float) -> str:
     """A clause on the gain that more rounds are expected to bring. `excess`: expected relative cost of the recommended
     configuration above the best one of the last round."""
-    least = "less than 0.1 %" if excess < 0.001 else f"{excess:.1%}"
-    return f"; more rounds are expected to improve the choice by at most {least}"
+    most = "less than 0.1 %" if excess < 0.001 else f"at most {excess:.1%}"
+    return f"; more rounds are expected to improve the choice by {most}"
 
 
 def _shape(around: Around | None) -> str:

@@ -95,7 +95,7 @@ def test_what_breaks_a_constraint_is_left_out(tmp_path):
     assert all(r.value <= 9 for r in found.best)
     path.write_text(fewer.replace("[objective]", "[objective]\nconstraints = ['tpot_mean_ms <= 0.5']"))
     nearest = (
-        r"no configuration of llama-3-8b-serve is predicted to fit .* nearest to .* is .*, where tpot_mean_ms <= 0.5 is"
+        r"no configuration of llama-3-8b-serve is predicted to fit .* nearest to .* is .*; tpot_mean_ms <= 0.5 is"
     )
     with pytest.raises(AutoscoutError, match=nearest) as refused:
         ranked(path)
@@ -185,6 +185,8 @@ def test_the_verb_ranks_what_has_the_given_knobs():
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [row["configuration"]["tp"] for row in found["best"]] == [2, 2, 2]
+    whole = json.loads(verbs.run("predict", "llama-3.2-3b", "--best", "1", "--json").stdout)
+    assert found["reference"] == whole["reference"], "the reference of the given knobs stood for the job's"
     alone = verbs.run("predict", "llama-3.2-3b", *_assigned(found["best"][0]["configuration"]), "--json")
     assert json.loads(alone.stdout)["value"] == pytest.approx(found["best"][0]["value"])
     said = verbs.run("predict", "llama-3.2-3b", "--best", "3").stdout.splitlines()

@@ -4,9 +4,13 @@ import math
 import os
 import re
 import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
+import verbs
 
 from autoscout.deploy.export import flags_against, of_job
 from autoscout.deploy.rendering import render
@@ -15,12 +19,13 @@ from autoscout.line.recognition import recognised
 from autoscout.machine.new_job import JobAnswers, drafted
 from autoscout.machine.preflight import preflight
 from autoscout.machine.starting import job_file
+from autoscout.simulate.ensemble import Simulators
 from autoscout.space.explain import completed, parse
-from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.jobs import JobSpace, load_job, simulators_of
 from autoscout.targets.target import target_of
 from autoscout.tuning.best_predicted import ranking
 from autoscout.tuning.predict import predict
-from kb.records import AutoscoutError
+from kb.records import AutoscoutError, Configuration, Measurement
 
 SBATCH = """#!/bin/bash
 #SBATCH --nodes=2
@@ -150,6 +155,14 @@ def test_limits_inside_the_interval_of_a_prediction_rank_by_the_chance_to_keep_t
     assert re.fullmatch(r"with traffic.rate = \d\S*, your present launch is expected to meet the limits", found.fits)
 
 
+def test_a_present_launch_that_breaks_a_limit_is_listed_with_its_chance(tmp_path):
+    """It "has no prediction, or is predicted to fail or to violate a constraint", and no row had a gain."""
+    space = served(tmp_path, "concurrency = 32, requests = 100", "'ttft_p99_ms <= 500'")
+    found = ranking(space, space.job, None, 1)
+    assert found.reference
+    assert (found.reference.kept_probability or 0.0) < 0.05
+
+
 def test_limits_that_nothing_can_keep_are_refused_with_the_load_that_would_fit(tmp_path):
     space = served(tmp_path, "concurrency = 64, requests = 100", "'ttft_p99_ms <= 1', 'tpot_p99_ms <= 1'")
     with pytest.raises(
@@ -208,6 +221,47 @@ def test_a_script_s_imports_are_enough(tmp_path, source, config, script):
     (tmp_path / "finetune.py").write_text(source)
     line = Line(tuple(f"torchrun --nproc-per-node 2 finetune.py {config}".split()), place=tmp_path)
     assert recognised(line) == script
+
+
+def test_a_trainer_s_script_with_a_parser_of_its_own_has_its_losses_compared(tmp_path):
+    """Its log had the losses, and no loss was read."""
+    source = "import argparse\nfrom transformers import Trainer, TrainingArguments\n"
+    (tmp_path / "own.py").write_text(f"{source}argparse.ArgumentParser().add_argument('--batch_size')")
+    line = ["torchrun", "--nproc-per-node", "2", "own.py", "--batch_size", "4"]
+    text, notes = job_file(line, tmp_path)
+    (tmp_path / "job.toml").write_text(text)
+    pattern = load_job(tmp_path / "job.toml").launch.metrics["loss"]
+    assert re.findall(str(pattern), "{'loss': 2.3079, 'grad_norm': 1.1, 'learning_rate': 5e-05}") == ["2.3079"]
+    assert any(note.startswith("launch.metrics.loss: ") for note in notes)
+    (tmp_path / "own.py").write_text("import argparse")
+    assert "loss" not in job_file(line, tmp_path)[0]
+
+
+def test_a_line_without_knobs_learns_nothing_from_other_jobs(tmp_path):
+    """`check` ended in an internal error once two other jobs were measured."""
+    (tmp_path / "other.py").write_text("")
+    (tmp_path / "job.toml").write_text(job_file(["python", "other.py"], tmp_path)[0])
+    space = JobSpace.of_job(load_job(tmp_path / "job.toml"))
+    others = [msgspec.structs.replace(space.job, name=name) for name in ("one", "two", "three")]
+    rows = [
+        Measurement(
+            configuration=Configuration({"workers": n}), name=f"workers{n}", context="c", status="ok",
+            metrics={"step_time_s": float(n)},
+        )
+        for n in (1, 2, 4)
+    ]  # fmt: skip
+    past, bases = [(other, rows) for other in others], partial(simulators_of, space.job)
+    assert Simulators(space.job, space, [], past=past, bases=bases).predictor() is None
+
+
+def test_a_line_without_knobs_has_a_name_in_its_verdict(tmp_path):
+    """The sentence ended in "none is expected to be better than "."""
+    script, job = tmp_path / "steps.py", tmp_path / "job.toml"
+    script.write_text("import time\nfor i in range(12):\n    time.sleep(0.02)\n    print('step', i, flush=True)\n")
+    job.write_text(job_file([sys.executable, str(script)], tmp_path)[0])
+    done = verbs.run("tune", job, "--no-tui", "--kb", tmp_path / "kb.duckdb")
+    assert "details of the best measured configuration, the plain run:" in done.stdout, done.stderr
+    assert "expected to be better than the plain run" in done.stdout
 
 
 FLAGS = "--output_dir out --per_device_train_batch_size 2 --gradient_accumulation_steps 4"
@@ -273,6 +327,8 @@ def test_a_configuration_is_told_by_its_flags_that_the_line_has_not(tmp_path, li
         ("tiny-gpt-deepspeed-cpu", "zero_stage", "stage"),
         ("tiny-llama-serve-cpu", "tensor_parallel", "tp"),  # it was prefill_tp
         ("tiny-llama-serve-cpu", "max-batch-size", "max_num_seqs"),
+        ("tiny-llama-serve-cpu", "batch", "max_num_seqs"),  # it was max_num_batched_tokens, as for max_batch
+        ("tiny-llama-serve-cpu", "max_batch", "max_num_seqs"),
     ],
 )
 def test_usual_names_of_knobs_lead_to_ours(job, name, knob):

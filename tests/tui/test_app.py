@@ -166,6 +166,21 @@ async def test_why_this_experiment_and_when_to_stop(tmp_path, size):
 
 
 @pytest.mark.parametrize("size", SIZES, ids=shape)
+async def test_a_session_too_short_for_reasons_has_no_empty_panels_for_them(tmp_path, size):
+    """Three panels of four were "not recorded in this journal"."""
+    events = [started(), *experiment(1, measured(configuration(), 1.0), 1_700_000_000.0), ended()[-1]]
+    app = recording(tmp_path, events)
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot, app, len(events))
+        await pilot.press("9")
+        await settle(pilot, app, len(events))
+        shown = text_of(app)
+    assert shown.count("the session ended before its first report") == 1
+    assert "expected and achieved gains" not in shown
+    assert "results by fidelity" in shown
+
+
+@pytest.mark.parametrize("size", SIZES, ids=shape)
 async def test_a_gate_shows_its_verdict_and_its_parts(tmp_path, size):
     app = recording(tmp_path, gated())
     async with app.run_test(size=size) as pilot:

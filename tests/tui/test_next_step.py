@@ -17,6 +17,7 @@ TINY = "tiny-gpt-cpu"
         (["explain", TINY, "tpp=2"], f"explain {TINY} tp=2"),
         (["explain", TINY, "tensor_parallel=2"], f"explain {TINY} tp=2"),
         (["explain", TINY, "qqqqqq=2"], f"space {TINY}"),
+        (["check", "gpu.toml"], ""),  # `space` would refuse the file, too
         (["chek", TINY], f"check {TINY}"),
         (["steer", "any", "pase"], "steer any pause"),
         (["explain", "tiny-gpt-cp"], "explain tiny-gpt-cpu"),
@@ -34,6 +35,7 @@ TINY = "tiny-gpt-cpu"
 def test_errors_end_with_a_command_to_try(tmp_path, monkeypatch, words, step):
     monkeypatch.chdir(tmp_path)
     Path("good.toml").write_text((Path(__file__).parents[2] / "fixtures/jobs/tiny-gpt-cpu.toml").read_text())
+    Path("gpu.toml").write_text(Path("good.toml").read_text().replace('device = "cpu"', 'device = "GPU"'))
     Path("table.csv").write_text("tp\n1\n")
     done = verbs.run(*words, AUTOSCOUT_KB="", HOME=str(tmp_path))
     tries = [line for line in done.stderr.splitlines() if line.startswith("try: ")]

@@ -15,6 +15,7 @@ from tui.printing.plain import Progress
 from tui.session.eta import remaining
 from tui.session.state import best_so_far, fold
 from tui.session.tree import grow
+from tui.text import clock
 
 RECORDED = Path(__file__).parents[2] / "fixtures/recorded/tiny-gpt-session.jsonl"
 
@@ -196,6 +197,7 @@ def test_a_terminal_shows_the_time_to_go_below_the_lines():
     for event in events:
         progress.see(event)
     assert any("to go" in status for status in shown)
+    assert any("finalists re-measured once; " in status for status in shown)  # it was "1 times"
     assert not any("to go" in line for line in lines)
 
 
@@ -211,3 +213,27 @@ def test_the_work_of_others_is_named_while_it_disturbs_once():
     assert [line.strip() for line in lines if "other processes" in line] == [
         "other processes took 60% of this machine's CPU time during this run"
     ]
+
+
+def test_the_time_between_two_processes_of_a_session_is_not_its_own():
+    """A session of 5 s that was continued after a quarter of an hour stood at 14:54 of its limit of 5 minutes."""
+    events = ended()
+    took = fold(events).elapsed_s
+    later = SessionResumed(pid=1, at=events[-1].at + 900)
+    state = fold([*events, later, msgspec.structs.replace(events[-1], at=later.at + 2)])
+    assert state.elapsed_s == pytest.approx(took + 2)
+    assert f"time {clock(took + 2)} of" in panels.budget(state, 44, 8, False).plain
+
+
+@pytest.mark.parametrize("verdict", ["faster", "undecided"])
+def test_the_lines_name_the_limit_that_ended_the_final_rounds(verdict):
+    """The last line before an unproven verdict was that every configuration had been tried."""
+    *events, confirmed, over = ended()
+    lines: list[str] = []
+    progress = Progress(JOB, "gpt-1", lines.append)
+    events += [msgspec.structs.replace(confirmed, verdict=verdict), msgspec.structs.replace(over, reason="wall")]
+    for event in events:
+        progress.see(event)
+    why = "the final rounds end: the wall-clock budget is spent"
+    command = "autoscout tune --resume gpt-1 --wall 2h"
+    assert lines[-1].endswith(f"{why}; continue them: {command}") is (verdict == "undecided")

@@ -186,6 +186,21 @@ def test_a_report_holds_everything_and_lets_nothing_in():
     assert "://" not in made
 
 
+def test_a_report_leaves_out_what_the_journal_has_not():
+    """Five of its sections were "not recorded"."""
+    made = page(fold(ended()))
+    assert "not recorded" not in made
+    assert "Beliefs about each value" not in made
+    assert "Beliefs about each value" in page(fold(told()))
+
+
+def test_a_report_names_the_other_load_on_the_machine():
+    """`best` named it, and the report that is sent to others did not."""
+    busy = msgspec.structs.replace(measured(configuration(), 1.0), conditions={"foreign_cpu_share": 0.6})
+    assert "other processes took 60% of this machine" in page(fold([started(), *experiment(1, busy, START)]))
+    assert "other processes" not in page(fold(ended()))
+
+
 def test_a_report_of_a_session_that_measured_nothing(tmp_path):
     state = State()
     state.apply(started())

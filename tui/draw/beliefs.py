@@ -17,6 +17,7 @@ _FARTHEST = 3.0  # largest upper end of the axis, as a multiple of the best meas
 _FAR = 10.0  # upper ends of intervals above this multiple of the best cost are all printed as >10
 _RUNGS = ("measured", "short", "one-device", "shadow", "predicted")
 _NOT = "not recorded"
+_EVERY = 5  # number of experiments between two reports of the search's beliefs
 
 
 def belief(state: State, width: int, height: int, ascii_only: bool) -> Text:
@@ -72,9 +73,12 @@ def _why_not(state: State) -> str:
     if state.job is None:
         return ""
     if state.reasons.promises and not state.ended:
-        return "the search reports its beliefs every five experiments; none yet"
-    who = "" if state.strategy == "autoscout" else f": strategy {state.strategy} has no belief to show"
-    return f"{_NOT}{who or ' in this journal'}"
+        return f"the search reports its beliefs every {_EVERY} experiments; none yet"
+    if state.strategy != "autoscout":
+        return f"{_NOT}: strategy {state.strategy} has no belief to show"
+    if 0 < state.searched < _EVERY:
+        return f"the session ended before its first report, after {_EVERY} experiments"
+    return f"{_NOT} in this journal"
 
 
 def left(state: State, width: int, height: int, ascii_only: bool) -> Text:

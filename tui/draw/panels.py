@@ -30,7 +30,7 @@ def headline(state: State, standing: Standing, width: int, ascii_only: bool) -> 
     fancy, plain = MARKS.get(standing.kind, ("", ""))
     mark = (plain if ascii_only else fancy) or fidelity_mark(state.fidelity, ascii_only)
     text.append(f" {state.job.name}", style="bold")
-    text.append(f"  {clock(max(0.0, state.now - state.began))}  ")
+    text.append(f"  {clock(state.elapsed_s)}  ")
     text.append(f"{mark} {standing.words}", style=_KINDS.get(standing.kind, ""))
     fits = len(text.plain) + len(state.session) + 2 <= width
     text.append(f"  {state.session}\n" if fits else "\n", style="dim")
@@ -169,7 +169,7 @@ def budget(state: State, width: int, height: int, ascii_only: bool) -> Text:
     text.append(
         f"experiments {state.searched}/{limit.profiles} {bar(state.searched / limit.profiles, size, ascii_only)}\n"
     )
-    elapsed = clock(max(0.0, state.now - state.began))
+    elapsed = clock(state.elapsed_s)
     text.append(f"time {elapsed} of {limit.wall}\n" if limit.wall else f"time {elapsed}\n")
     text.append(f"{_left(state, width)}\n")
     if state.outlook is not None:

@@ -7,12 +7,13 @@ from html import escape
 
 from rich.text import Text
 
-from autoscout.deploy.recommendation import changed_knobs
+from autoscout.deploy.recommendation import changed_knobs, disturbance
 from kb.records import DESIGNED
 from tui.draw import beliefs, device_groups
 from tui.draw.comparing import front as front_of
 from tui.draw.winning_launch import command
 from tui.hygiene import plain
+from tui.session.by_device import by_host, by_kind, newest
 from tui.session.fronts import front
 from tui.session.headlines import verdict
 from tui.session.standing import standing
@@ -65,19 +66,28 @@ def _parts(state: State) -> Iterator[str]:
     best = "" if state.best_value is None else f"{found}: {metric(job, state.best_value)}{_interval(state)}. "
     headline = verdict(state) or "Nothing ran correctly"
     yield f"<p><strong>{_safe(headline)}</strong></p><p>{_safe(best)}{_safe(how.words)}</p>"
+    if busy := disturbance([run.measurement for run in state.runs if run.measurement is not None]):
+        yield f"<p>{_safe(busy)}</p>"
     if how.advice:
         yield f"<pre>{_safe(how.advice)}</pre>"
     yield _section("Best so far", _curve(state))
     yield _section("What it changes", _changes(state))
     yield _section("Run it", f"<pre>{_safe(line)}</pre>" if (line := command(state)) else "")
-    yield _text("Is anything better left", beliefs.left(state, _COLUMNS, 6, False))
-    yield _text("Beliefs about each value", beliefs.belief(state, _COLUMNS, 200, False))
-    yield _text("Expected and achieved gains", beliefs.promises(state, _COLUMNS, 20, False))
+    reasons = state.reasons
+    if reasons.outlooks:
+        yield _text("Is anything better left", beliefs.left(state, _COLUMNS, 6, False))
+    if reasons.believed is not None:
+        yield _text("Beliefs about each value", beliefs.belief(state, _COLUMNS, 200, False))
+    if reasons.promises:
+        yield _text("Expected and achieved gains", beliefs.promises(state, _COLUMNS, 20, False))
     yield _text("Results by fidelity", beliefs.ladder(state, _COLUMNS, 10, False))
     if job.objective.also:
         yield _text("Pareto front", front_of(state, front(state), _COLUMNS, 30, False))
-    yield _text("Kinds of device, newest run", device_groups.kinds(state, _COLUMNS, 20, False))
-    yield _text("Hosts", device_groups.hosts(state, _COLUMNS, 200, False))
+    run = newest(state)
+    if run is not None and run.measurement is not None and by_kind(run.measurement):
+        yield _text("Kinds of device, newest run", device_groups.kinds(state, _COLUMNS, 20, False))
+    if by_host(state):
+        yield _text("Hosts", device_groups.hosts(state, _COLUMNS, 200, False))
     yield _section("Experiments", _experiments(state))
     rows = [(name, value) for name, value in state.environment.items()]
     yield _section("Measured with", _table(("", ""), rows))

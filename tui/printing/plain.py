@@ -18,16 +18,18 @@ from kb.journal import (
     FidelitySwitched,
     Outlook,
     SearchEnded,
+    SessionEnded,
     SessionStarted,
     Simulated,
     TournamentRanked,
     charged,
 )
 from kb.records import Job, Measurement
+from tui.options import given_kb
 from tui.session.eta import remaining, to_confirm
-from tui.session.standing import REASONS
+from tui.session.standing import REASONS, cut_short
 from tui.session.state import State
-from tui.text import changes, clock, metric, number, when_and_where
+from tui.text import changes, clock, metric, number, program, when_and_where
 
 _EVERY = 5  # number of experiments between two estimates of the remaining time, if no status line shows it
 _IN_A_ROW = 3
@@ -106,6 +108,10 @@ class Progress:
             case SearchEnded():
                 self.confirming = True
                 self._line(f"the search ends: {REASONS.get(event.reason, event.reason)}{self._worth()}")
+            case SessionEnded():
+                if cut_short(self.state):
+                    more = f"{program()} tune --resume {self.session}{given_kb()} --wall 2h"
+                    self._line(f"the final rounds end: {REASONS['wall']}; continue them: {more}")
             case Outlook():
                 self.outlook = event
             case _:
@@ -171,7 +177,8 @@ class Progress:
             low, high = clock(left.low), clock(left.high)
             time_left = f"about {clock(left.total)} to go{f' ({low} to {high})' * (low != high)}"
         if self.confirming:
-            return f"finalists re-measured {self.confirmed} times; {time_left}"
+            times = "once" if self.confirmed == 1 else f"{self.confirmed} times"
+            return f"finalists re-measured {times}; {time_left}"
         return f"{self.searched} of {self.job.budget.profiles} experiments; {time_left}"
 
     def _worth(self) -> str:

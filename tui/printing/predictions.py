@@ -144,8 +144,9 @@ def ranked(job: Job, found: PredictedRanking) -> Ranked:
     if found.unpriced:
         click.echo(_unpriced(found.unpriced))
     if reference is None:
-        why = "has no prediction, or is predicted to fail or to violate a constraint"
-        click.echo(f"{reference_of(job)} {why}; `autoscout predict` shows the reason")
+        click.echo(
+            f"{reference_of(job)} has no prediction, or is predicted to fail; `autoscout predict` shows the reason"
+        )
     elif _breaks(reference) and not found.doubtful:
         chance = f"the chance that it keeps them is {reference.kept_probability or 0:.0%}"
         click.echo(f"{reference_of(job)} probably breaks the limits: {chance}")

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from autoscout.deploy.recommendation import MeasuredConfiguration, Recommendation, best_of_session
-from autoscout.job.words import several
+from autoscout.job.words import PLAIN, several
 from autoscout.running import ranks
 from autoscout.running.cluster.devices import in_words
 from autoscout.targets.jobs import JobSpace
@@ -108,7 +108,7 @@ def best(found: Recommendation, rests: Lineage | None, as_json: bool) -> None:
         click.echo(f"decide it:     {program()} gate {session}")
     click.echo(f"all about it:  {program()} watch {session}")
     click.echo("")
-    click.echo(f"details of the best {'design' if designed else 'measured configuration'}, {found.best.name}:")
+    click.echo(f"details of the best {'design' if designed else 'measured configuration'}, {found.best.name or PLAIN}:")
     for line in _details(found, designed):
         click.echo("\n".join(f"  {each}" for each in line.splitlines()))
     if rests is not None:

@@ -38,6 +38,7 @@ class WhyPane(Pane):
     def repaint(self) -> None:
         job = self.state.job
         self.set_class(job is not None and bool(job.objective.also), "-several")
+        self.set_class(bool(self.state.ended) and not self.state.reasons.recorded, "-unrecorded")
         super().repaint()
 
     def _front(self, width: int, height: int) -> Text:

@@ -50,7 +50,7 @@ def remaining(state: State) -> Left | None:
     searches = 0 if confirming else _to_search(state)
     search = max(0.0, searches * cycle - (0.0 if confirming else begun))
     if state.job.budget.wall and not confirming:
-        search = min(search, max(0.0, state.began + seconds(state.job.budget.wall) - state.now))
+        search = min(search, max(0.0, seconds(state.job.budget.wall) - state.elapsed_s))
     if state.job.budget.device_time and not confirming:
         search = min(search, max(0.0, seconds(state.job.budget.device_time) - state.device_s) / state.job.devices)
     done = len(state.confirms) if confirming else 0

@@ -25,6 +25,11 @@ class Reasons(msgspec.Struct, kw_only=True):
     promises: list[Promise] = []
     offered: dict[str, list[float]] = {}  # arm → expected gains of all its proposals, including those not run
 
+    @property
+    def recorded(self) -> bool:
+        """Whether the journal has any of them."""
+        return self.believed is not None or bool(self.outlooks or self.promises)
+
     def apply(self, event: AnyEvent) -> None:
         match event:
             case Believed():

@@ -98,9 +98,15 @@ def _ended(state: State, message: str, resume: str) -> Standing:
         return Standing("failed", "ended: failed", f"{why}\ntry again:  {resume}".strip())
     if over.reason == "interrupted":
         return Standing("interrupted", "ended: interrupted", f"everything measured is kept; continue it:  {resume}")
-    cut = over.reason == "wall" and state.confirmed is not None and not state.confirmed.decided
-    advice = f"nothing is proven yet; continue the final rounds with a longer limit:  {resume} --wall 2h" if cut else ""
+    more = f"nothing is proven yet; continue the final rounds with a longer limit:  {resume} --wall 2h"
+    advice = more if cut_short(state) else ""
     return Standing("ended", f"ended: {REASONS.get(over.reason, over.reason)}", advice)
+
+
+def cut_short(state: State) -> bool:
+    """Whether the wall-clock limit ended the final rounds before they decided."""
+    by_limit = state.ended is not None and state.ended.reason == "wall"
+    return by_limit and state.confirmed is not None and not state.confirmed.decided
 
 
 def _waiting(state: State) -> Standing:

@@ -104,6 +104,7 @@ class State(msgspec.Struct, kw_only=True):
     began: float = 0.0
     now: float = 0.0  # unix time that the screen shows: now if the session is running, else that of the last event
     last: float = 0.0  # unix time of the last event
+    away_s: float = 0.0  # seconds between the session's processes, until each `--resume`
     resumed: int = 0
     phase: str = "starting"  # starting, then the phases of kb.journal.Decided, then confirm and ended
     step: int = 0
@@ -175,7 +176,14 @@ class State(msgspec.Struct, kw_only=True):
         minimized = bool(self.job.objective.minimize)
         return self.default_value / self.best.value if minimized else self.best.value / self.default_value
 
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds in which a process of the session ran."""
+        return max(0.0, self.now - self.began - self.away_s)
+
     def apply(self, event: AnyEvent) -> None:
+        if isinstance(event, SessionResumed):
+            self.away_s += max(0.0, event.at - self.last)
         self.last = max(self.last, event.at)
         self.now = self.last
         self.reasons.apply(event)

@@ -99,18 +99,18 @@ def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | N
     from tui.printing import predictions
 
     job = load_job(job_file)
-    space = JobSpace.of_job(job)
+    whole = space = JobSpace.of_job(job)
     if assignments:
-        fix = {**job.space.fix, **parse(space, assignments)}
+        fix = {**job.space.fix, **parse(whole, assignments)}
         space = JobSpace.of_job(msgspec.structs.replace(job, space=msgspec.structs.replace(job.space, fix=fix)))
-    found = ranking(space, job, kb_if_any(kb), count)
+    found = ranking(space, job, kb_if_any(kb), count, whole)
     if as_json:
         document(found)
     else:
         first = predictions.ranked(job, found)
-        if first.configuration == space.reference.knobs:
+        if first.configuration == whole.reference.knobs:
             return
-        if flags := flags_against(job, Configuration(first.configuration), space.reference):
+        if flags := flags_against(job, Configuration(first.configuration), whole.reference):
             click.echo(f"flags of the first row that {reference_of(job)} lacks:  {flags}")
         export = f"{program()} export {shlex.quote(str(job_file))} --config {first.name}"
         click.echo(f"the first row's launch line:  {export}")

@@ -59,9 +59,9 @@ def past_jobs(
     members: Callable[[], list[Member]],
 ) -> PastJobs | None:
     """The simulator fitted on other jobs with the same target, given as (job, configurations, measured values); None if
-    they have no measurements."""
+    they have no measurements, or if the space has no knobs, by which rows could differ."""
     known = [(job, rows, values) for job, rows, values in jobs if rows]
-    if not known:
+    if not known or not space.knobs:
         return None
     columns = stacked([{**of_job(job), **of_configurations(space, rows, job)} for job, rows, _ in known])
     of = np.repeat([job.id for job, _, _ in known], [len(rows) for _, rows, _ in known])

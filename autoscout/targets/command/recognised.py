@@ -18,7 +18,7 @@ from autoscout.line import nested, settings_files
 from autoscout.line.flags import as_switch, setting, value_of
 from autoscout.line.launch_line import Line
 from autoscout.line.line_devices import devices, of_one_node
-from autoscout.line.recognition import by_flags_alone, recognised
+from autoscout.line.recognition import by_flags_alone, logs_like, recognised
 from autoscout.space.language.template import as_text, of_a_line
 from autoscout.targets.command.preset import Preset, Served, preset
 from autoscout.targets.command.reading import GUESSED_STEP
@@ -134,6 +134,12 @@ def job_of(line: Line) -> dict[str, Any]:
         )
     if not name:
         launch["metrics"] = {"step_time_s": {"between": GUESSED_STEP}}
+        if framework := logs_like(line):
+            launch["metrics"]["loss"] = preset(framework).metrics["loss"]
+            notes.append(
+                f"launch.metrics.loss: the script prints the log of {framework}; let it log every step, so that the "
+                "losses of the first steps are compared"
+            )
         found["space"] = _same_samples(_guessed(line), line, notes)
         notes += [
             (
