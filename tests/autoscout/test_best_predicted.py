@@ -94,9 +94,7 @@ def test_what_breaks_a_constraint_is_left_out(tmp_path):
     assert (found.reference.kept_probability or 1.0) < 0.5, "predicted to take 12.8 ms"
     assert all(r.value <= 9 for r in found.best)
     path.write_text(fewer.replace("[objective]", "[objective]\nconstraints = ['tpot_mean_ms <= 0.5']"))
-    nearest = (
-        r"no configuration of llama-3-8b-serve is predicted to fit .* nearest to .* is .*; tpot_mean_ms <= 0.5 is"
-    )
+    nearest = r"no configuration of llama-3-8b-serve is predicted to fit .* nearest to .* is .*; tpot_mean_ms <= 0.5 is"
     with pytest.raises(AutoscoutError, match=nearest) as refused:
         ranked(path)
     assert refused.value.exit_code == 3
