@@ -50,7 +50,7 @@ DEFAULTS |= {"max_num_batched_tokens", "max_num_seqs", "cudagraph_mode"}
 
 def exported(line: str, folder: Path) -> list[str]:
     text, _ = job_file(["vllm", "serve", *shlex.split(line)], folder)
-    (folder / "job.toml").write_text(text)
+    (folder / "job.toml").write_text(text.replace('device = "GPU"', 'device = "h200"'))
     assert "current" in tomllib.loads(text)["launch"]
     read = load_job(folder / "job.toml")
     nodes = [Node(device="h200", count=read.devices)]
