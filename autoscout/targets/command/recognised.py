@@ -11,6 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+import msgspec
+
 from autoscout.job.model_folder import of_name
 from autoscout.job.names import as_name
 from autoscout.job.words import listed
@@ -133,9 +135,10 @@ def job_of(line: Line) -> dict[str, Any]:
             "be read; if it parses its flags itself, run `autoscout init` on a machine that has it"
         )
     if not name:
-        launch["metrics"] = {"step_time_s": {"between": GUESSED_STEP}}
+        metrics: dict[str, Any] = {"step_time_s": {"between": GUESSED_STEP}}
+        launch["metrics"] = metrics
         if framework := logs_like(line):
-            launch["metrics"]["loss"] = preset(framework).metrics["loss"]
+            metrics["loss"] = msgspec.to_builtins(preset(framework).metrics["loss"])
             notes.append(
                 f"launch.metrics.loss: the script prints the log of {framework}; let it log every step, so that the "
                 "losses of the first steps are compared"
