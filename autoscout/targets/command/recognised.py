@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 import msgspec
+from msgspec.structs import replace
 
 from autoscout.job.model_folder import of_name
 from autoscout.job.names import as_name
