@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 run: $(VENV)/megatron
 	@echo "── tuning $(JOB)"
-	$(BIN)/autoscout tune $(JOB) --no-tui --wall 150s
+	$(BIN)/autoscout tune $(JOB) --no-tui
 
 run-own: $(VENV)/megatron
 	@echo "── tuning fixtures/own/ddp.py, as it is launched"

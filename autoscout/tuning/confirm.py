@@ -40,7 +40,7 @@ def finalists(
         return []
     if math.isfinite(believed[0].deviation):
         gains = {b.configuration.id: expected_excess(-b.excess, doubted(b.deviation)) for b in believed}
-        most = min(_MOST, max(FINALISTS, len(costs) // _FOR))
+        most = most_finalists(len(costs))
         likely = [b for b in believed[1:] if gains[b.configuration.id] >= WORTH]
         likely.sort(key=lambda b: -gains[b.configuration.id])
         chosen = [believed[0].configuration, *(b.configuration for b in likely)]
@@ -51,6 +51,11 @@ def finalists(
     cheap = [b.configuration for b in believed if b.configuration.id in _least(costs, quiet)]
     chosen += [c for c in cheap if c not in chosen and c.id != default.id]
     return [*chosen, default] if default.id in costs else chosen
+
+
+def most_finalists(measured: int) -> int:
+    """The largest number of finalists by the posterior, after so many measured configurations."""
+    return min(_MOST, max(FINALISTS, measured // _FOR))
 
 
 def _least(costs: dict[str, float], quiet: bool) -> list[str]:

@@ -28,7 +28,7 @@ from autoscout.search.strategy import Search, Strategy, made, sampled, usable
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import check_of, target_of
-from autoscout.tuning import confirm, designed, rounds
+from autoscout.tuning import designed, rounds
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.disturbances import Disturbances
 from autoscout.tuning.evaluator import Evaluator, Experiment, FidelityMode, WantedExperiment, wanted
@@ -44,8 +44,7 @@ from kb.records import AutoscoutError, Configuration, Measurement
 
 ALONE = "profile"  # strategy name of sessions without a search: a single experiment, or one side of a gate or bisection
 _SEARCH_PURPOSES = ("search", "check")
-_RESERVED = 2 * (confirm.FINALISTS + 2) + 1  # the search leaves time for one more experiment and two rounds …
-_RESERVE = 0.5  # … but at most this share of the wall-clock limit
+_RESERVE = 0.5  # largest share of the wall-clock limit that the search leaves to the rounds
 
 
 class Engine:
@@ -323,7 +322,8 @@ class Engine:
             self._end_search("converged")
         elif self.device_s >= seconds(self.job.budget.device_time) and self.evaluator.done:
             self._end_search("device_time")
-        elif self._late(_RESERVED, _RESERVE) and self.evaluator.done:  # at least the reference is measured
+        # At least the reference is measured. Time is left for the next experiment and the rounds.
+        elif self._late(1 + rounds.needed(len(self.evaluator.done)), _RESERVE) and self.evaluator.done:
             self._end_search("wall")
         return not self.reason
 

@@ -102,9 +102,8 @@ def _two_speeds(found: Found, left_over: np.ndarray, off: np.ndarray, dof: int, 
         apart = lengths > 1e-6
         lengths = np.where(apart, lengths, 1.0)
         value = _log_evidence(squares - alongs**2 / lengths, dof - 1) - _divisions(n, count) - 0.5 * np.log(lengths)
-        value = np.where(
-            apart, value - width, -math.inf
-        )  # (starts, 1 + n): first without a change, then with run i changed
+        # (starts, 1 + n): first without a change, then with run i changed
+        value = np.where(apart, value - width, -math.inf)
         at = np.where(value.max(axis=1) > value[:, 0] + 1e-9, value.argmax(axis=1), 0)
         if not at.any():
             break

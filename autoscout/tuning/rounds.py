@@ -74,6 +74,11 @@ def confirmed(
     return found
 
 
+def needed(measured: int) -> int:
+    """The number of experiments in two rounds, after so many measured configurations. The reference runs twice."""
+    return 2 * (confirm.most_finalists(measured) + 2)
+
+
 def _worse(job: Job, done: list[Measurement], again: list[Measurement]) -> dict[str, float]:
     """Constraint that was broken in a round → the largest increase of its excess since the search."""
     before = {m.configuration.id: beyond(job.objective, m) for m in done}

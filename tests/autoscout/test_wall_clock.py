@@ -22,7 +22,7 @@ def clock(monkeypatch) -> SimpleNamespace:
     return clock
 
 
-@pytest.mark.parametrize(("limit_s", "rounds"), [(200, 2), (80, 1)])
+@pytest.mark.parametrize(("limit_s", "rounds"), [(400, 2), (200, 2), (80, 1)])
 def test_a_session_with_its_rounds_ends_within_the_limit(tmp_path, clock, limit_s: float, rounds: int):
     """The search took all of the time, a round came on top of it, and a round that had begun was ended however long it
     took: a session with a limit of four minutes ran for nine."""

@@ -103,7 +103,7 @@ def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | N
     if assignments:
         fix = {**job.space.fix, **parse(whole, assignments)}
         space = JobSpace.of_job(msgspec.structs.replace(job, space=msgspec.structs.replace(job.space, fix=fix)))
-    found = ranking(space, job, kb_if_any(kb), count, whole)
+    found = ranking(space, job, kb_if_any(kb), count, whole if assignments else None)
     if as_json:
         document(found)
     else:

@@ -30,7 +30,7 @@ class FleetEngine:
         self.lost = False
         self._glides = 0  # next steps that need no decision of the scheduler (VirtualExecutor.glide)
         self._tokens: list[Any] = []  # outputs of such a step
-        self._early: dict[str, int] = {}  # request → tokens that were delivered before the engine returned them
+        self._early: dict[str, int] = {}  # request → number of tokens that step() returned before vLLM does
 
     @property
     def busy(self) -> bool:
@@ -42,8 +42,6 @@ class FleetEngine:
         if self._glides:
             self._glides -= 1
             self.executor.glide(self._core.batch_queue is not None)
-            for token in self._tokens:
-                self._early[token.request_id] = self._early.get(token.request_id, 0) + 1
             return self._tokens
         self.settle()
         said = self._new(self.engine.step())
@@ -56,6 +54,7 @@ class FleetEngine:
         """Has the scheduler schedule the tokens of the steps that ran without it, like accepted draft tokens."""
         self._glides = 0
         if self.executor.ahead:
+            self._early = {token.request_id: self.executor.ahead for token in self._tokens}
             for request in self.executor.scheduler.running:
                 request.spec_token_ids = [-1] * (self.executor.ahead - 1)
             left = self._new(self.engine.step())

@@ -3,7 +3,7 @@ scheduler, KV cache manager, prefix cache, batch queue, input and output process
 
 import importlib.util
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -164,15 +164,26 @@ class VirtualExecutor(Executor):
         """Simulates one step of all running sequences without the scheduler, which schedules all such steps at once
         later. `in_flight`: whether it is scheduled before the last step has ended."""
         decodes, last = len(self.scheduler.running), self._free[0]
-        self.clock.skip(self.times.host(decodes))
-        share = self.times.on_device(0, 0, 0.0, decodes, self._context)
-        self._free[0] = max(self.clock.total, last) + share
-        self.clock.skip((last if in_flight else self._free[0]) - self.clock.total)
+        ends = self._step(0, 0, 0.0, decodes, self._context)
+        self.clock.skip((last if in_flight else ends) - self.clock.total)
         self._context += decodes
         self.ahead += 1
-        self.counts.steps += 1
         self.counts.glided += 1
+
+    def _step(
+        self, seqs: int, tokens: int, pairs: float, decodes: int, context: int, names: Collection[str] = ()
+    ) -> float:
+        """Advances the clock to the start of a step, and returns when the step ends. The counts: see _composition.
+        `names`: its sequences, if their last tokens may be ready later than the first stage."""
+        self.clock.skip(self.times.host(seqs + decodes))
+        share = self.times.on_device(seqs, tokens, pairs, decodes, context) / len(self._free)
+        # A token passes through all pipeline stages before the next token of its sequence begins.
+        moment = max([self.clock.total, *(self._token_at.get(name, 0.0) for name in names)])
+        for stage, free in enumerate(self._free):
+            moment = self._free[stage] = max(moment, free) + share
+        self.counts.steps += 1
         self.counts.busy += share
+        return moment
 
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
         if self.ahead:
@@ -189,15 +200,8 @@ class VirtualExecutor(Executor):
             moment = min([self.clock.total + _CHECK_INTERVAL_S, *(at for at, _ in [*self._arriving, *self.leaving])])
             moment = max(moment, self.clock.total)
             return self._answer_at(moment, replace(EMPTY_MODEL_RUNNER_OUTPUT, **self._ended(moment)), non_block)
-        seqs, tokens, pairs, decodes, context = self._composition(scheduler_output)
-        self.clock.skip(self.times.host(seqs + decodes))
-        share = self.times.on_device(seqs, tokens, pairs, decodes, context) / len(self._free)
         names = scheduler_output.num_scheduled_tokens
-        # A token passes through all pipeline stages before the next token of its sequence begins.
-        moment = max([self.clock.total, *(self._token_at.get(name, 0.0) for name in names)])
-        for stage, free in enumerate(self._free):
-            moment = self._free[stage] = max(moment, free) + share
-        self.counts.busy += share
+        moment = self._step(*self._composition(scheduler_output), names)
         output = self._sampled(scheduler_output, 1)
         if connected is not None:
             output = replace(output, **self._ended(moment))
@@ -255,7 +259,6 @@ class VirtualExecutor(Executor):
                 seqs += 1
                 tokens += count
                 pairs += count * (before + (count + 1) / 2)
-        counts.steps += 1
         counts.preemptions += len(scheduled.preempted_req_ids or ())
         counts.most_running = max(counts.most_running, seqs + decodes)
         return seqs, tokens, pairs, decodes, context
