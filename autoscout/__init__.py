@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autoscout.search.strategy import Kind as Strategy
     from autoscout.search.strategy import register, strategy
-    from autoscout.study import Study
     from autoscout.targets.jobs import JobSpace as Space
     from autoscout.targets.target import Target
+    from autoscout.tuning.study import Study
 
 __all__ = ["Space", "Strategy", "Study", "Target", "register", "strategy"]
 
 # Imported on first use, so that `autoscout --help` does not wait for numpy.
 _WHERE = {
     "Strategy": ("autoscout.search.strategy", "Kind"),
-    "Study": ("autoscout.study", "Study"),
+    "Study": ("autoscout.tuning.study", "Study"),
     "register": ("autoscout.search.strategy", "register"),
     "Space": ("autoscout.targets.jobs", "JobSpace"),
     "Target": ("autoscout.targets.target", "Target"),

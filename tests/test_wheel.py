@@ -43,7 +43,9 @@ def test_it_is_small(wheel):
 
 
 def test_it_shows_the_recording_that_comes_with_it(installed):
-    assert "session tiny-gpt-cpu" in installed("watch", "--plain", "tiny-gpt-session")
+    shown = installed("watch", "--plain", "tiny-moe-session")
+    assert "session tiny-moe-cpu" in shown
+    assert "faster than" in shown
 
 
 def test_it_knows_its_jobs_by_name(installed):

@@ -284,13 +284,12 @@ def _time(space: JobSpace, known: list[Measurement], run_s: float) -> Finding:
     wall = seconds(job.budget.wall)
     if each is None:
         every = (searched + finalists * most_rounds(repeats, searched)) * job.launch.timeout_s
-        late = wall + (1 + finalists) * job.launch.timeout_s  # with the running experiment and one final round
+        late = wall + job.launch.timeout_s  # the last experiment may take longer than those before it
         found = f"about {several(max(1, round(min(every, late) / 60)), 'minute')} if every run takes launch.timeout_s"
         found += (
             " and all rounds are needed"
             if every <= late
-            else f": budget.wall = {job.budget.wall}, then the end of the running experiment, and {finalists} runs "
-            "that confirm the winner"
+            else f": budget.wall = {job.budget.wall}, then the end of the running experiment"
         )
         if run_s:
             runs = searched + finalists * repeats
@@ -303,8 +302,12 @@ def _time(space: JobSpace, known: list[Measurement], run_s: float) -> Finding:
             )
             return Finding(subject="time", ok=False, found=found, remedy=remedy)
         return Finding(subject="time", ok=None, found=found)
-    spent = min((searched + finalists * repeats) * each, wall + (1 + finalists) * each)
-    minutes = several(max(1, round(spent / 60)), "minute")
-    runs = f"{searched} runs of the search and {finalists * repeats} runs that confirm the winner"
-    found = f"about {minutes}: {runs}, {each:.0f} s each"
+    whole = (searched + finalists * repeats) * each
+    minutes = several(max(1, round(min(whole, wall) / 60)), "minute")
+    runs = f"{searched} runs of the search and {finalists * repeats} runs that confirm the winner, {each:.0f} s each"
+    found = (
+        f"about {minutes}: {runs}"
+        if whole <= wall
+        else f"{minutes} (budget.wall = {job.budget.wall}), too few for {runs}"
+    )
     return Finding(subject="time", ok=True, found=found)

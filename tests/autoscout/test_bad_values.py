@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from autoscout.study import Study
+from autoscout.tuning.study import Study
 from kb import journal as journals
 from kb.journal import Answered, ExperimentEnded
 from kb.records import AutoscoutError

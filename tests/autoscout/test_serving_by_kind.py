@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from autoscout.deploy.serving_by_kind import fleet, shares
 from autoscout.running.processes import free_port
-from autoscout.study import Study
 from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.tuning.study import Study
 from kb.records import AutoscoutError
 from tui.cli import cli
 

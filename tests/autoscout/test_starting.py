@@ -412,13 +412,13 @@ def test_check_says_what_is_missing_before_anything_runs(tmp_path):
     assert "not measured yet; if runs vary by 3%" in done.output
 
 
-def test_check_counts_one_round_beyond_the_wall_clock(tmp_path):
-    """Eight hours were announced for a budget of two, as if all rounds came after it: a late engine makes one."""
+def test_check_counts_one_experiment_beyond_the_wall_clock(tmp_path):
+    """Eight hours were announced for a budget of two, as if all rounds came after it: they end within it."""
     text = Path("fixtures/jobs/smallest-cpu.toml").read_text()
     assert 'wall = "5m"' in text
     (tmp_path / "job.toml").write_text(text.replace("timeout_s = 60", "timeout_s = 300"))
     time = next(f for f in preflight(load_job(tmp_path / "job.toml"), tmp_path / "kb.duckdb") if f.subject == "time")
-    assert "; about 30 minutes if every run takes launch.timeout_s: budget.wall = 5m, the" in time.found
+    assert "; about 10 minutes if every run takes launch.timeout_s: budget.wall = 5m, then" in time.found
 
 
 @pytest.mark.parametrize(("visible", "count"), [("", 4), ("1,GPU-c", 2), ("MIG-x", 4)])

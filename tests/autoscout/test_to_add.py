@@ -10,7 +10,7 @@ from record_files import own_engines, own_records
 
 from autoscout.job.device_names import device_meant
 from autoscout.simulate import engine_records
-from autoscout.study import Study
+from autoscout.tuning.study import Study
 from tui.cli import cli
 
 PAGE = Path("docs/architecture.md").read_text()

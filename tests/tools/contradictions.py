@@ -23,8 +23,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from autoscout.job.objective import cost
-from autoscout.study import Study
 from autoscout.targets.jobs import load_job
+from autoscout.tuning.study import Study
 from autoscout.tuning.trial import Trial
 from kb import journal as journals
 from kb.journal import Confirmed, ExperimentEnded, SessionStarted

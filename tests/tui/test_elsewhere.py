@@ -16,7 +16,7 @@ ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 LATIN = {**ASCII, "LANG": "en_US.ISO-8859-1", "PYTHONIOENCODING": "iso-8859-1"}
 HOMELESS = {"HOME": "/proc/none"}  # where not even root can make a folder
 TUNE = ("tune", "smallest-cpu-replay", "--no-tui", "--profiles", "1", "--kb", "kb.duckdb")
-WATCH = ("watch", "--plain", "tiny-gpt-session")
+WATCH = ("watch", "--plain", "tiny-moe-session")
 _OURS = ("XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "AUTOSCOUT_KB", "LANG", "LC_CTYPE", "PYTHONIOENCODING")
 
 
@@ -87,7 +87,7 @@ def test_a_terminal_that_cannot_place_a_cursor_gets_lines(tmp_path, kind):
     shown.close()
 
 
-@pytest.mark.parametrize(("screen", "key"), [((), "n\t"), (("watch", "tiny-gpt-session"), "5")], ids=["home", "watch"])
+@pytest.mark.parametrize(("screen", "key"), [((), "n\t"), (("watch", "tiny-moe-session"), "5")], ids=["home", "watch"])
 def test_without_colour_none_is_sent_and_what_the_keys_act_on_is_reversed(tmp_path, screen, key):
     """Shades of grey were sent."""
     shown = PtyScreens(*screen, NO_COLOR="1", AUTOSCOUT_KB=str(tmp_path / "kb.duckdb"), XDG_STATE_HOME=str(tmp_path))

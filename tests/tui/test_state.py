@@ -1,9 +1,11 @@
 """The fold of a journal into a state: what operators read from the screens, without any screen."""
 
+import re
 from pathlib import Path
 
 import msgspec
 import pytest
+import verbs
 from hypothesis import given
 from hypothesis import strategies as st
 from tui_samples import JOB, START, configuration, ended, experiment, measured, running, session, started
@@ -106,6 +108,19 @@ def test_the_rest_of_the_budget_is_judged_by_the_last_experiments():
     assert remaining(fold(ended())) is None
 
 
+def test_the_wall_clock_limit_ends_the_rounds_too():
+    """Final rounds were counted on top of the limit, which they keep."""
+    events = running()
+    budget = msgspec.structs.replace(JOB.budget, wall="5m")
+    events[0] = msgspec.structs.replace(started(), job=msgspec.structs.replace(JOB, budget=budget))
+    state = fold(events)
+    left = remaining(state)
+    assert left is not None
+    assert left.total == pytest.approx(300.0 - state.elapsed_s)
+    assert left.confirm_s == pytest.approx(150.0, abs=75.0)  # half of the limit at most
+    assert left.search_s > 0
+
+
 def test_while_rounds_may_follow_there_is_time_left():
     """It said "about 00:00 to go" where the rounds that it knew of were over."""
     events = ended()[:-2]  # without the verdict and the end
@@ -116,6 +131,14 @@ def test_while_rounds_may_follow_there_is_time_left():
         left = remaining(fold(events[: i + 1]))
         assert left is not None
         assert left.confirm_s > 0
+
+
+def test_lines_of_a_recording_end_with_its_verdict():
+    """`watch --plain` said only that the session had ended."""
+    printed = verbs.run("watch", "--plain", str(RECORDED.with_name("tiny-moe-session.jsonl"))).stdout
+    last = [line for line in printed.splitlines() if line.startswith(("tiny-moe-cpu: ", "changed: "))]
+    assert re.fullmatch(r"tiny-moe-cpu: \d+ % faster than the expert default, sure \(95 %: .* %\)", last[0])
+    assert "mbs 8" in last[1]
 
 
 def test_the_time_left_is_believable_and_gets_better():

@@ -85,7 +85,7 @@ def test_paths_of_a_piped_job_are_from_the_working_directory(tmp_path, line):
             "space smallest-cpu-replay --list 9",
             "check smallest-cpu-replay",
             "explain smallest-cpu-replay tp=2",
-            "watch --plain tiny-gpt-session",
+            "watch --plain tiny-moe-session",
             "man",
             "targets --json",
             "sql 'SELECT * FROM range(100000)' --format csv",

@@ -49,8 +49,6 @@ def remaining(state: State) -> Left | None:
     confirming = state.phase == "confirm"
     searches = 0 if confirming else _to_search(state)
     search = max(0.0, searches * cycle - (0.0 if confirming else begun))
-    if state.job.budget.wall and not confirming:
-        search = min(search, max(0.0, seconds(state.job.budget.wall) - state.elapsed_s))
     if state.job.budget.device_time and not confirming:
         search = min(search, max(0.0, seconds(state.job.budget.device_time) - state.device_s) / state.job.devices)
     done = len(state.confirms) if confirming else 0
@@ -65,6 +63,11 @@ def remaining(state: State) -> Left | None:
     error = _SIGMAS * spread * math.sqrt(n + n * n / len(durations))
     total, more = search + confirm, most * cycle
     low, high = total - error - _NEEDED * more, total + error + (1 - _NEEDED) * more
+    if state.job.budget.wall:  # the search leaves the rounds half of the limit at most
+        limit = seconds(state.job.budget.wall)
+        left = max(0.0, limit - state.elapsed_s)
+        search = min(search, max(0.0, left - min(confirm, limit / 2)))
+        confirm, low, high = min(confirm, left - search), min(low, left), min(high, left + mean)
     return Left(search, confirm, max(0.0, low), high)
 
 

@@ -5,6 +5,7 @@ import statistics
 from kb.end_events import Gated
 from kb.records import Configuration
 from tui.session.state import State
+from tui.text import changes
 
 
 def verdict(state: State) -> str:
@@ -30,6 +31,15 @@ def verdict(state: State) -> str:
             round_s=_round_s(state, best),
         )
     )
+
+
+def verdict_lines(state: State) -> list[str]:
+    """The verdict of the final rounds, and what the winner changes; none before it."""
+    if state.job is None or state.default is None or state.confirmed is None:
+        return []
+    lines = [f"{state.job.name}: {verdict(state)}"]
+    winner = state.confirmed.winner
+    return lines if winner == state.default else [*lines, f"changed: {changes(state.default.knobs, winner.knobs)}"]
 
 
 def proven(gain: float | None, low: float | None) -> bool:

@@ -176,6 +176,7 @@ def _plainly(follower: "Follower | Remote", verbose: bool) -> bool:
     """Prints the session's progress until it ends or its process has ended; returns whether there was a session."""
     from kb.journal import SessionEnded, SessionStarted
     from tui.printing.plain import Progress
+    from tui.session.headlines import verdict_lines
     from tui.session.standing import REASONS
 
     progress = None
@@ -188,6 +189,8 @@ def _plainly(follower: "Follower | Remote", verbose: bool) -> bool:
             if progress is not None:
                 progress.see(event)
             if isinstance(event, SessionEnded):
+                for line in verdict_lines(progress.state) if progress else []:
+                    click.echo(line)
                 note(f"the session ended: {REASONS.get(event.reason, event.reason)}")
         if not events:
             if over:
