@@ -411,7 +411,8 @@ def test_many_changed_knobs_stand_in_columns():
     state = fold(j.events(RECORDED / "tiny-moe-session.jsonl"))
     text = panels.changes(state, 76, 5, False).plain
     assert text.count("\n") == 5
-    assert all(name in text for name in ("pp ", "overlap_param ", "mbs ", "vpp "))
+    assert all(name in text for name in ("pp ", "overlap_grad ", "mbs ", "ar_layers "))
+    assert "overlap_param" not in text  # it cannot be set without overlap_grad
     assert max(map(len, text.splitlines())) <= 76
 
 
@@ -419,7 +420,7 @@ def test_the_verdict_stands_before_the_value_and_is_whole_at_80_columns():
     state = fold(j.events(RECORDED / "tiny-moe-session.jsonl"))
     for width in (80, 120):
         line = panels.headline(state, standing(state, None), width, False).plain.splitlines()[1]
-        assert line.startswith(" 51 % faster than the expert default, sure (95 %: 1 to 126 %)")
+        assert line.startswith(" 58 % faster than the expert default, sure (95 %: 13 to 121 %)")
         assert len(line) <= width
 
 

@@ -113,12 +113,13 @@ def failures(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def changes(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """The knobs of the best configuration that differ from the default's, in several columns if there are many."""
+    """The knobs of the best configuration that differ from the default's, in several columns if there are many. Knobs
+    that are inactive in it, or off in it and inactive in the default, are left out."""
     winner = state.winner
     if state.default is None or winner is None:
         return Text(f"nothing {state.seen} yet", style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")
-    names = [n for n in {**state.default.knobs, **winner.knobs} if state.default.knobs.get(n) != winner.knobs.get(n)]
+    names = [name for name, value in winner.knobs.items() if state.default.knobs.get(name, False) != value]
     if not names:
         return Text(f"{reference_of(state.job)} itself")
     arrow, wide = "->" if ascii_only else "→", label_width(names)
