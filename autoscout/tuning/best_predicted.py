@@ -81,6 +81,13 @@ def predicts(space: JobSpace) -> bool:
     return Simulators(space.job, space, [], bases=partial(simulators_of, space.job)).predictor() is not None
 
 
+def with_fixed(job: Job, knobs: dict[str, Value]) -> JobSpace:
+    """The part of the job's space in which these knobs have these values. Errors: AutoscoutError (exit 3) if it has no
+    configurations."""
+    fix = {**job.space.fix, **knobs}
+    return JobSpace.of_job(msgspec.structs.replace(job, space=msgspec.structs.replace(job.space, fix=fix)))
+
+
 def ranking(
     space: JobSpace, job: Job, kb: Path | None, count: int, whole_space: JobSpace | None = None
 ) -> PredictedRanking:

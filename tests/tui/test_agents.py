@@ -87,6 +87,7 @@ async def client(limits: AgentLimits, *options: str, name: str = "ann") -> Async
     [
         ("explain", {"job": "replay.toml", "knobs": {"dp": 2, "distopt": True}}, "explain JOB dp=2 distopt=true"),
         ("space", {"job": "replay.toml", "count": 3}, "space JOB --list 3"),
+        ("rank", {"job": "replay.toml", "knobs": {"tp": 2}, "count": 3}, "predict JOB tp=2 --best 3"),
         ("best", {"what": "ended"}, "best ended --evidence"),
         ("sql", {"query": "SELECT name, status FROM runs ORDER BY ALL", "limit": 50}, "sql QUERY"),
         ("similar", {"job": "replay.toml"}, "similar JOB"),

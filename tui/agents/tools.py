@@ -44,6 +44,10 @@ class Listed(OfJob, forbid_unknown_fields=True, kw_only=True):
     count: Few = 5
 
 
+class OfRanking(Listed, forbid_unknown_fields=True, kw_only=True):
+    knobs: Annotated[Knobs, Meta(description="rank only configurations with these values")] = {}
+
+
 class Traced(OfKnobs, forbid_unknown_fields=True, kw_only=True):
     seconds: Annotated[float, Meta(ge=1, le=600, description="time limit of the shadow run")] = 300
     wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S, description="how long to wait for the answer")] = 0
@@ -147,11 +151,13 @@ def predict(call: Call, asked: OfKnobs) -> Any:
     return predicted(found, parse(found, _words(asked.knobs)), call.limits.kb)
 
 
-def rank(call: Call, asked: Listed) -> Any:
-    from autoscout.tuning.best_predicted import ranking
+def rank(call: Call, asked: OfRanking) -> Any:
+    from autoscout.space.explain import parse
+    from autoscout.tuning.best_predicted import ranking, with_fixed
 
-    job, found = _space(call, asked.job)
-    return ranking(found, job, call.limits.kb, asked.count)
+    job, whole = _space(call, asked.job)
+    part = with_fixed(job, parse(whole, _words(asked.knobs))) if asked.knobs else whole
+    return ranking(part, job, call.limits.kb, asked.count, whole if asked.knobs else None)
 
 
 def shadow(call: Call, asked: Traced) -> Any:
@@ -366,7 +372,7 @@ TOOLS = {
         ToolRow(
             "predict", "Predicts a configuration by simulators, with their error, without a device.", OfKnobs, predict
         ),
-        ToolRow("rank", "The best configurations by prediction alone, one of each layout.", Listed, rank),
+        ToolRow("rank", "The best configurations by prediction alone, one of each layout.", OfRanking, rank),
         ToolRow(
             "shadow",
             "Runs the framework's own code without a device to see if it starts and fits. Call again for progress.",

@@ -88,21 +88,17 @@ def predict(
 
 
 def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | None, as_json: bool) -> None:
-    import msgspec
-
     from autoscout.deploy.export import flags_against
     from autoscout.space.explain import parse
     from autoscout.targets.jobs import JobSpace
     from autoscout.targets.target import reference_of
-    from autoscout.tuning.best_predicted import ranking
+    from autoscout.tuning.best_predicted import ranking, with_fixed
     from kb.records import Configuration
     from tui.printing import predictions
 
     job = load_job(job_file)
-    whole = space = JobSpace.of_job(job)
-    if assignments:
-        fix = {**job.space.fix, **parse(whole, assignments)}
-        space = JobSpace.of_job(msgspec.structs.replace(job, space=msgspec.structs.replace(job.space, fix=fix)))
+    whole = JobSpace.of_job(job)
+    space = with_fixed(job, parse(whole, assignments)) if assignments else whole
     found = ranking(space, job, kb_if_any(kb), count, whole if assignments else None)
     if as_json:
         document(found)
