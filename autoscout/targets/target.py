@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
     from autoscout.targets.seams import SeamFit
+    from autoscout.targets.served_model import ServedModel
     from autoscout.targets.tracing import ShadowAsked
 
 GROUP = "autoscout.targets"
@@ -268,6 +269,15 @@ class Target:
     def not_modelled(self, job: Job) -> list[str]:
         """Returns settings of a job (other than knobs) that affect speed or memory but are not simulated."""
         return []
+
+    def served(self, job: Job) -> "ServedModel | None":
+        """Returns the model that a job serves, and the engine; None if the job serves none."""
+        return None
+
+    def servers_of(self, job: Job, model: "ServedModel") -> "Mapping[str, Job | str]":
+        """Returns engine → a job that serves the model with it, under the load and on the devices of `job`, or the
+        reason why the engine cannot."""
+        return {}
 
     def columns(self) -> Mapping[str, str]:
         """Returns column of an imported table → knob, for columns not named like the flag in the knob's `sets`."""

@@ -22,6 +22,7 @@ from tui.text import metric, number, table
 if TYPE_CHECKING:
     from autoscout.simulate.validation.against import MemoryScores, Report, Scores
     from autoscout.tuning.best_predicted import PredictedRanking, Ranked
+    from autoscout.tuning.over_engines import EngineRanking
 
 _SHADES = "█▓▒░▞▚▖▘"
 _PLAIN = "#*+=-:o."
@@ -153,6 +154,34 @@ def ranked(job: Job, found: PredictedRanking) -> Ranked:
     elif rows[0].name == reference.name and not found.doubtful:
         click.echo(f"nothing is predicted to be better than {reference_of(job)}")
     return rows[0]
+
+
+def over_engines(found: list[EngineRanking]) -> None:
+    """Prints the best configurations of all engines in one table, and a launch line for the best one of each."""
+    own = found[0].ranking
+    assert own is not None
+    base = own.reference or own.best[0]
+    rows = [(each, row) for each in found if each.ranking is not None for row in each.ranking.best]
+    if all(row.name != base.name for each, row in rows if each is found[0]):
+        rows.append((found[0], base))
+    rows.sort(key=lambda each: (_breaks(each[1]), -_gain(each[0].job, each[1], base)))
+    chances = any(row.kept_probability is not None and row.kept_probability < _SURE for _, row in rows)
+    cells = [
+        (
+            each.engine,
+            f"{_gain(each.job, row, base) - 1:+.1%}",
+            number(row.value),
+            f"{number(row.low)} to {number(row.high)}",
+            *([f"{row.kept_probability or 0:.0%}"] if chances else []),
+            f"{row.name} ({reference_of(each.job)})" if each is found[0] and row.name == base.name else row.name,
+        )
+        for each, row in rows
+    ]
+    heads = ("engine", "gain", own.metric, "90 %", *(["keeps limits"] if chances else []), "configuration")
+    click.echo(table(cells, heads))
+    click.echo("")
+    for each in found:
+        click.echo(f"{each.engine}: {each.refused or each.line or 'several servers; `autoscout export` prints them'}")
 
 
 def _breaks(row: Ranked) -> bool:

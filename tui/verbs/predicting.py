@@ -21,6 +21,9 @@ _MORE_THAN_NOTHING = NumberRange(min=0, min_open=True)
     "--best", "count", metavar="N", type=click.IntRange(1), help="Rank the space: print the N best, one of each layout."
 )
 @click.option(
+    "--engines", is_flag=True, help="With --best: of each engine that can serve the job's model, in one table."
+)
+@click.option(
     "--usd",
     metavar="DOLLARS",
     type=_MORE_THAN_NOTHING,
@@ -41,6 +44,7 @@ def predict(
     assignments: tuple[str, ...],
     against: Path | None,
     count: int | None,
+    engines: bool,
     usd: float | None,
     watts: float | None,
     today: Path | None,
@@ -50,8 +54,9 @@ def predict(
     """Predict a configuration: each simulator, their ensemble with its error, memory and time by component.
 
     Omitted knobs keep the reference's values. --best N ranks the whole space instead (or its part with the given
-    knobs), without a device. --against TABLE (CSV, .csv.gz or Parquet) scores the simulators. --usd or --watts: which
-    cluster to buy for a job of target = "stack", and what remains uncertain.
+    knobs), without a device; with --engines also that of other engines, for the same model, load, limits and devices.
+    --against TABLE (CSV, .csv.gz or Parquet) scores the simulators. --usd or --watts: which cluster to buy for a job of
+    target = "stack", and what remains uncertain.
     """
     if against is not None:
         if job_file is not None:
@@ -60,6 +65,11 @@ def predict(
         return
     if job_file is None:
         raise click.UsageError("give a job file, or --against TABLE")
+    if engines:
+        if count is None or assignments:
+            raise click.UsageError("--engines needs --best N, and knobs are those of one engine: leave out KNOB=VALUE")
+        _over_engines(job_file, count, kb, as_json)
+        return
     if count is not None:
         _rank(job_file, assignments, count, kb, as_json)
         return
@@ -110,6 +120,19 @@ def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | N
             click.echo(f"flags of the first row that {reference_of(job)} lacks:  {flags}")
         export = f"{program()} export {shlex.quote(str(job_file))} --config {first.name}"
         click.echo(f"the first row's launch line:  {export}")
+
+
+def _over_engines(job_file: Path, count: int, kb: Path | None, as_json: bool) -> None:
+    from autoscout.targets.jobs import JobSpace
+    from autoscout.tuning.over_engines import over_engines
+    from tui.printing import predictions
+
+    job = load_job(job_file)
+    found = over_engines(JobSpace.of_job(job), job, kb_if_any(kb), count)
+    if as_json:
+        document(found)
+    else:
+        predictions.over_engines(found)
 
 
 def _buy(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autoscout.targets.command.preset import Preset
     from autoscout.targets.launch import Launch
     from autoscout.targets.seams import SeamFit
+    from autoscout.targets.served_model import ServedModel
     from autoscout.targets.tracing import ShadowAsked
 
 
@@ -111,6 +112,16 @@ class Command(Target):
             )
         columns, names = _columns(preset).simulated(job, preset), derived(job, preset)
         return Catalog(target="command", derived=names, simulated=columns, knob=knobs(job, preset), rule=preset.rule)
+
+    def served(self, job: Job) -> "ServedModel | None":
+        from autoscout.targets.command import other_servers
+
+        return other_servers.served(job)
+
+    def servers_of(self, job: Job, model: "ServedModel") -> "dict[str, Job | str]":
+        from autoscout.targets.command import other_servers
+
+        return dict(other_servers.servers_of(job, model))
 
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.targets.command import phases

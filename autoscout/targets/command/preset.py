@@ -45,20 +45,21 @@ class Served(Strict, frozen=True, kw_only=True):
     """How a server is started and loaded (under_load.py). `load`: the load tool's command without the number of users
     or the rate (with placeholders {python}, {port}, {model}, {requests} and the job's attributes). `ready`: URL path
     that responds once the server is ready. `port`: the flag for the server's port (default: `usual_port`). `model`: the
-    flag for the model, or the word before the model's name. `devices`: flags whose product is the number of devices;
-    only the first one counts if the line has the flag `first_alone`. `aliases`: other names of flags. `abbreviations`:
-    whether the server's parser takes the beginning of a flag for the flag. `columns`: flag without a knob → simulator
-    input or `derived` name. `formats`: values of `--quantization` → the simulator's names.
-    `defaults`: knob defaults that depend on devices. `unpriced`: flags that prevent predictions. `unmodelled`: flags
-    that predictions ignore. `unread`: flags that name settings files. `before_flags`: settings in these files that
-    override flags, or fields of sections that do → knobs. `others`: first words of lines that start no server.
-    `nvidia`: whether the server needs NVIDIA GPUs."""
+    flag for the model, or the word before the model's name. `plain`: the shortest line, with {model}. `devices`: flags
+    whose product is the number of devices; only the first one counts if the line has the flag `first_alone`. `aliases`:
+    other names of flags. `abbreviations`: whether the server's parser takes the beginning of a flag for the flag.
+    `columns`: flag without a knob → simulator input or `derived` name. `formats`: values of `--quantization` → the
+    simulator's names. `defaults`: knob defaults that depend on devices. `unpriced`: flags that prevent predictions.
+    `unmodelled`: flags that predictions ignore. `unread`: flags that name settings files. `before_flags`: settings in
+    these files that override flags, or fields of sections that do → knobs. `others`: first words of lines that start no
+    server. `nvidia`: whether the server needs NVIDIA GPUs."""
 
     load: str
     ready: str = "/health"
     port: str = "--port"
     usual_port: int
     model: list[str]
+    plain: str = ""
     devices: list[str] = []
     first_alone: str = ""
     aliases: dict[str, str] = {}

@@ -101,9 +101,8 @@ def load_problems(job: Job, preset: Preset) -> Iterator[str]:
     traffic, tool = job.traffic, f"the load tool of '{job.launch.script}'"
     if preset.served is None:
         return
-    others = [node.device for node in job.cluster.nodes if vendor_of(node.device) not in ("", "nvidia")]
-    if preset.served.nvidia and others:
-        yield f"cluster.nodes: '{job.launch.script}' runs only on NVIDIA's GPUs, not on {others[0]}"
+    if lacks := not_running_on(job, preset.served):
+        yield f"cluster.nodes: '{job.launch.script}' {lacks}"
     if traffic.sessions or traffic.shared_prefix:
         yield f"traffic: {tool} supports neither sessions nor shared_prefix; remove them"
     elif traffic.trace or isinstance(traffic.input_len, list) or isinstance(traffic.output_len, list):
@@ -116,6 +115,12 @@ def load_problems(job: Job, preset: Preset) -> Iterator[str]:
             f"traffic: {tool} sends requests of a single length; write {pace}, input_len = {asked} and output_len = "
             f"{answered}, which are the means, instead of {'trace' if traffic.trace else 'quantiles'}"
         )
+
+
+def not_running_on(job: Job, served: Served) -> str:
+    """Returns that the engine does not support the job's devices; "" if it does."""
+    others = [node.device for node in job.cluster.nodes if vendor_of(node.device) not in ("", "nvidia")]
+    return f"runs only on NVIDIA's GPUs, not on {others[0]}" if served.nvidia and others else ""
 
 
 def problem(line: Line, served: Served) -> str:

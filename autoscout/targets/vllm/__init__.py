@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from autoscout.targets.audited import Audit
     from autoscout.targets.launch import Launch
     from autoscout.targets.seams import SeamFit
+    from autoscout.targets.served_model import ServedModel
     from autoscout.targets.tracing import ShadowAsked
 
 
@@ -86,6 +87,23 @@ class Vllm(Target):
         if job.launch.current:
             notes += [*positions.not_starting(job), *flag_kinds.notes(job), *launched(space, job)[1]]
         return notes
+
+    def served(self, job: Job) -> "ServedModel | None":
+        from autoscout.targets.jobs import JobSpace
+        from autoscout.targets.served_model import FORMATS, ServedModel
+        from autoscout.targets.vllm.launching import model_of
+
+        now = JobSpace.of_job(job).reference.knobs
+        formats = {name: str(now[name]) for name in FORMATS if now.get(name, "auto") not in ("auto", "none")}
+        return ServedModel(name=model_of(job), engine=self.name, formats=formats)
+
+    def servers_of(self, job: Job, model: "ServedModel") -> "dict[str, Job | str]":
+        from autoscout.targets.served_model import with_engine
+
+        if model.engine == self.name:
+            return {}
+        flags = (word for name, value in model.formats.items() for word in (f"--{name.replace('_', '-')}", value))
+        return {self.name: with_engine(job, self.name, shlex.join(["vllm", "serve", model.name, *flags]))}
 
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
         from autoscout.targets.vllm import installed

@@ -84,7 +84,7 @@ def fitted_to_line(catalog: Catalog, job: Job) -> Catalog:
     if not job.launch.current:
         return catalog
     given = given_flags(job)
-    catalog = _with_numbers_given(catalog, job, given)
+    catalog = _allowed(_with_numbers_given(catalog, job, given), job, given)
     if (length := longest(job)) > attributes_of(job)["model_len"]:
         catalog = msgspec.structs.replace(catalog, derived={**catalog.derived, "max_model_len": str(length)})
     if kept_by_host := "".join(given.get("--cpu-offload-gb", [])):
@@ -106,6 +106,26 @@ def fitted_to_line(catalog: Catalog, job: Job) -> Catalog:
         if (setting := setting_of(flag)) in _GO_WITH and not flag.startswith("--no-")
     ]
     return without(msgspec.structs.replace(catalog, rule=[*catalog.rule, *rules]), decided)
+
+
+def asked_for(flags: Mapping[str, list[str]]) -> dict[str, Value]:
+    """Returns knob values in the line that the job must allow explicitly, such as 8-bit weights."""
+    knobs = [knob for knob in shipped("vllm").knob if knob.asks]
+    values = {k.name: " ".join(flags[f]) or "True" for k in knobs if (f := flag_of(k.sets)) in flags}
+    return {knob.name: value for knob in knobs for value in knob.asks if str(value) == values.get(knob.name)}
+
+
+def _allowed(catalog: Catalog, job: Job, given: Mapping[str, list[str]]) -> Catalog:
+    """Returns the catalog in which knobs whose value in the line needs the job's permission have this value, unless
+    [space] names the knob: to launch with it today is to allow it."""
+    named = {*job.space.fix, *job.space.limit, *job.space.allow}
+    asked = {name: value for name, value in asked_for(given).items() if name not in named}
+
+    def offered(knob: KnobEntry) -> KnobEntry:
+        value = asked.get(knob.name)
+        return knob if value is None else msgspec.structs.replace(knob, values=[value], default=value, asks=[])
+
+    return msgspec.structs.replace(catalog, knob=[offered(knob) for knob in catalog.knob])
 
 
 def _rule(setting: str, values: list[str]) -> RuleEntry:

@@ -17,15 +17,14 @@ from autoscout.running.interpreter import of_program
 from autoscout.space.graph import Space
 from autoscout.targets import current_launch
 from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
-from autoscout.targets.target import shipped
 from autoscout.targets.vllm.arguments import engine_arguments_of, flags
 from autoscout.targets.vllm.expert import batches
 from autoscout.targets.vllm.flag_kinds import not_had
+from autoscout.targets.vllm.kept import asked_for
 from autoscout.targets.vllm.line_flags import (
     SWITCHES,
     begins,
     count_of,
-    flag_of,
     flags_in,
     flags_of,
     given_flags,
@@ -33,7 +32,7 @@ from autoscout.targets.vllm.line_flags import (
     spread,
 )
 from autoscout.targets.vllm.settings_file import with_file
-from kb.records import AutoscoutError, Configuration, Draft, Job, Value
+from kb.records import AutoscoutError, Configuration, Draft, Job
 
 _RANKS = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
 # flags that are not kept, because AutoScout computes them from the job's nodes
@@ -99,7 +98,7 @@ def job_of_server(given: Line) -> dict[str, Any] | None:
         "launch": launch,
     }
     ranks = math.prod(_whole(flags, flag) or 1 for flag in _RANKS)
-    if asked := _asked_for(flags):
+    if asked := asked_for(flags):
         made["space"] = {"fix": asked}
     notes.append(REVIEW_PROMISE)
     elsewhere = not _is_here(launch.get("python", ""))
@@ -159,13 +158,6 @@ def _draft_of(flags: Mapping[str, list[str]]) -> dict[str, str]:
     if method not in get_args(get_type_hints(Draft)["method"]) or not (model or method == "mtp"):
         return {}
     return {"method": method, **({"model": model} if model else {})}
-
-
-def _asked_for(flags: Mapping[str, list[str]]) -> dict[str, Value]:
-    """Returns knob values in the line that the job must allow explicitly, such as 8-bit weights."""
-    knobs = [knob for knob in shipped("vllm").knob if knob.asks]
-    values = {k.name: " ".join(flags[f]) or "True" for k in knobs if (f := flag_of(k.sets)) in flags}
-    return {knob.name: value for knob in knobs for value in knob.asks if str(value) == values.get(knob.name)}
 
 
 def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:

@@ -1,0 +1,87 @@
+"""One question over engines: the same model, load, limits and devices on vLLM, SGLang and TensorRT-LLM."""
+
+from pathlib import Path
+
+import pytest
+import verbs
+
+from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.tuning.over_engines import EngineRanking, over_engines
+from kb.records import AutoscoutError, Job
+
+FP8 = ["--quantization", "fp8", "--kv-cache-dtype", "fp8"]
+
+
+def job_of(tmp_path: Path, *line: str, device: str = "h100") -> Job:
+    (tmp_path / "job.toml").unlink(missing_ok=True)
+    made = verbs.run("init", "--out", tmp_path / "job.toml", "--", *line)
+    assert made.returncode == 0, made.stderr
+    text = (tmp_path / "job.toml").read_text().replace('device = "GPU"', f'device = "{device}"')
+    (tmp_path / "job.toml").write_text(text)
+    return load_job(tmp_path / "job.toml")
+
+
+def asked(job: Job) -> dict[str, EngineRanking]:
+    return {each.engine: each for each in over_engines(JobSpace.of_job(job), job, None, 2)}
+
+
+def test_a_question_to_vllm_is_asked_of_the_others_and_their_lines_are_read_back(tmp_path):
+    job = job_of(tmp_path, "vllm", "serve", "Qwen/Qwen3-8B", "--tensor-parallel-size", "2")
+    found = asked(job)
+    assert list(found) == ["vllm", "sglang", "tensorrt-llm"]
+    for engine, each in found.items():
+        assert each.ranking is not None
+        assert each.ranking.metric == job.objective.metric
+        best = each.ranking.best[0].configuration
+        back = job_of(tmp_path, *each.line.split()) if engine != "vllm" else each.job
+        assert (back.model.hidden, back.cluster.nodes[0].count) == (job.model.hidden, 2)
+        assert JobSpace.of_job(back).reference.knobs["tp"] == best["tp"]
+
+
+def test_number_formats_of_the_line_hold_for_all_or_the_engine_says_why_not(tmp_path):
+    plain = asked(job_of(tmp_path, "vllm", "serve", "Qwen/Qwen3-8B"))
+    found = asked(job_of(tmp_path, "vllm", "serve", "Qwen/Qwen3-8B", *FP8))
+    assert "--quantization fp8" in found["sglang"].line
+    assert "--kv-cache-dtype fp8" in found["sglang"].line
+    for engine in ("vllm", "sglang"):
+        fast, slow = found[engine].ranking, plain[engine].ranking
+        assert fast is not None
+        assert slow is not None
+        assert fast.best[0].value > 1.2 * slow.best[0].value
+    assert found["tensorrt-llm"].refused.startswith("has no known flag for fp8")
+
+
+def test_flags_that_are_added_to_the_line_by_hand_are_predicted(tmp_path):
+    """`init` allows such knobs in the job file; added later, they were measured, but predicted without."""
+    job_of(tmp_path, "vllm", "serve", "Qwen/Qwen3-8B", *FP8)
+    written = (tmp_path / "job.toml").read_text()
+    text = written.replace('fix = { kv_cache_dtype = "fp8", quantization = "fp8" }', "")
+    assert text != written
+    (tmp_path / "by-hand.toml").write_text(text)
+    of_init, by_hand = (JobSpace.of_job(load_job(tmp_path / name)) for name in ("job.toml", "by-hand.toml"))
+    assert by_hand.reference == of_init.reference
+    assert by_hand.reference.knobs["quantization"] == "fp8"
+
+
+def test_from_sglang_and_on_amd(tmp_path):
+    line = ["python", "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3-8B", "--tp-size", "2"]
+    found = asked(job_of(tmp_path, *line, device="mi300x"))
+    assert list(found) == ["sglang", "tensorrt-llm", "vllm"]
+    assert found["tensorrt-llm"].refused == "runs only on NVIDIA's GPUs, not on mi300x"
+    assert found["vllm"].line.startswith("vllm serve Qwen/Qwen3-8B ")
+
+
+def test_what_serves_no_model_is_refused():
+    job = load_job("fixtures/jobs/llama-3.2-3b.toml")
+    with pytest.raises(AutoscoutError, match="starts no server"):
+        over_engines(JobSpace.of_job(job), job, None, 1)
+
+
+def test_the_table_has_all_engines_and_a_line_of_each(tmp_path):
+    job_of(tmp_path, "vllm", "serve", "Qwen/Qwen3-8B")
+    shown = verbs.run("predict", tmp_path / "job.toml", "--best", "1", "--engines").stdout
+    table, lines = shown.split("\n\n")
+    assert {row.split()[0] for row in table.splitlines()[2:]} == {"vllm", "sglang", "tensorrt-llm"}
+    assert "(your present launch)" in table
+    assert "\ntensorrt-llm: trtllm-serve Qwen/Qwen3-8B" in lines
+    assert verbs.run("predict", tmp_path / "job.toml", "--engines").returncode == 2
