@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from autoscout.targets.audited import Audit
     from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
+    from autoscout.targets.model_of_server import ServedModel
     from autoscout.targets.seams import SeamFit
-    from autoscout.targets.served_model import ServedModel
     from autoscout.targets.tracing import ShadowAsked
 
 GROUP = "autoscout.targets"

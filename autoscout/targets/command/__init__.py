@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from autoscout.space.knob import Catalog, KnobEntry
     from autoscout.targets.command.preset import Preset
     from autoscout.targets.launch import Launch
+    from autoscout.targets.model_of_server import ServedModel
     from autoscout.targets.seams import SeamFit
-    from autoscout.targets.served_model import ServedModel
     from autoscout.targets.tracing import ShadowAsked
 
 

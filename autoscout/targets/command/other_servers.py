@@ -8,7 +8,7 @@ from autoscout.line.recognition import frameworks
 from autoscout.targets.command.preset import Served, preset, preset_of
 from autoscout.targets.command.under_load import model_of, not_running_on
 from autoscout.targets.current_launch import line_of
-from autoscout.targets.served_model import FORMATS, ServedModel, with_engine
+from autoscout.targets.model_of_server import FORMATS, ServedModel, with_engine
 from kb.records import Job
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from autoscout.space.knob import Catalog, RuleEntry
     from autoscout.targets.audited import Audit
     from autoscout.targets.launch import Launch
+    from autoscout.targets.model_of_server import ServedModel
     from autoscout.targets.seams import SeamFit
-    from autoscout.targets.served_model import ServedModel
     from autoscout.targets.tracing import ShadowAsked
 
 
@@ -90,7 +90,7 @@ class Vllm(Target):
 
     def served(self, job: Job) -> "ServedModel | None":
         from autoscout.targets.jobs import JobSpace
-        from autoscout.targets.served_model import FORMATS, ServedModel
+        from autoscout.targets.model_of_server import FORMATS, ServedModel
         from autoscout.targets.vllm.launching import model_of
 
         now = JobSpace.of_job(job).reference.knobs
@@ -98,7 +98,7 @@ class Vllm(Target):
         return ServedModel(name=model_of(job), engine=self.name, formats=formats)
 
     def servers_of(self, job: Job, model: "ServedModel") -> "dict[str, Job | str]":
-        from autoscout.targets.served_model import with_engine
+        from autoscout.targets.model_of_server import with_engine
 
         if model.engine == self.name:
             return {}
