@@ -182,6 +182,21 @@ def test_metrics_of_serving_runs():
     assert [serving_tables.reads(name) for name in reads] == [True] * 4 + [False] * 2
 
 
+def test_experts_over_more_ranks_than_tp_and_dp_have_attention_over_as_many():
+    """DeepSeek-R1 on eight devices with experts over eight and tp 1 was refused: its weights do not fit one device."""
+    run = {"gpu": "b200", "model": "deepseek-r1", "isl": 1, "osl": 1, "tp": 1, "ttft_ms": 1}
+
+    def degrees(**more: int) -> tuple[float, float, float]:
+        columns, _ = serving_tables.columns_of_rows([{**run, **more}])
+        return columns["tp"][0], columns["dp"][0], columns["ep"][0]
+
+    assert degrees(n_gpus=8, dp=1, ep_deg=8) == (8, 1, 1)
+    assert degrees(n_gpus=8, dp=2, ep_deg=8) == (4, 2, 1)
+    assert degrees(n_gpus=8, dp=8, ep_deg=8) == (1, 8, 1), "attention is on each device by itself"
+    assert degrees(ep_deg=8) == (1, 1, 1), "nothing says how many devices there are"
+    assert degrees(n_gpus=8, dp=1, ep_deg=1) == (1, 1, 0)
+
+
 def test_why_a_row_of_a_table_is_skipped():
     """Boundaries: tp × pp × cp devices are enough, a batch of one micro batch on every replica is."""
     small = {"layers": 2, "hidden": 64, "heads": 4, "seq_len": 8, "global_batch": 8, "gpu": "a100", "gpus": 8}
