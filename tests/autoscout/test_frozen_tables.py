@@ -218,8 +218,8 @@ def test_why_a_row_of_a_table_is_skipped():
 
 def test_what_is_too_fast_to_be_true():
     """One layer of 1,000 with one head of 10 (4 × 10⁴) and a block of 3 × 1,000 × 2,000: 12.08 MB at two bytes each,
-    with 2 experts chosen of 500 half as much; an output of two tokens reads them once, and the keys and values of 4 × 1,000
-    tokens (0.16 MB), unless layers have windows or latents."""
+    with 2 experts chosen of 500 half as much; an output of two tokens reads them once, and the keys and values of
+    4 × 1,000 tokens (0.16 MB), unless layers have windows or latents."""
     rows = 8
     shape = {"layers": 1.0, "hidden": 1000, "heads": 1, "kv_heads": 1, "head_dim": 10, "ffn": 2000, "gated": 1.0}
     shape |= {"output_len": 2.0, "input_len": 999.0, "batch": 4.0, "tp": 1.0, "pp": 1.0, "dp": 1.0}
