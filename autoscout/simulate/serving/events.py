@@ -112,11 +112,12 @@ class _Simulation:
 
     def _so_far(self, now: float = math.nan) -> EngineRun:
         """The run so far. Events that have not happened yet get the time `now` (NaN if omitted)."""
-        first, end = (np.array(times) for times in (self.first, self.end))
+        first, end = np.array(self.first), np.array(self.end)
         if not math.isnan(now):
-            rest = np.setdiff1d(np.flatnonzero(np.isnan(end)), self.refused)
+            rest = np.isnan(end)
+            rest[self.refused] = False
             end[rest] = now
-            first[rest] = np.where(np.isnan(first[rest]), now, first[rest])
+            first[rest & np.isnan(first)] = now
         return EngineRun(
             arrival_s=np.array(self.arrival),
             first_s=first,
@@ -178,9 +179,8 @@ class _Simulation:
             self._decode_run()
         else:  # the first prompt does not fit an empty engine, which only V0's watermark can cause
             self._force()
-        if self.unseen:
-            self.waiting.extend(self.unseen)
-            self.unseen.clear()
+        self.waiting.extend(self.unseen)
+        self.unseen.clear()
 
     def _turn_in(self) -> int:
         """Steps until a step may contain prompts again."""
