@@ -29,7 +29,7 @@ _ALSO = {
     "pp": ("pipeline_parallel", "pipeline_parallel_size", "pipeline_model_parallel_size", "pp_size"),
     "dp": ("data_parallel", "data_parallel_size", "dp_size"),
     "cp": ("context_parallel", "context_parallel_size", "cp_size"),
-    "ep": ("expert_parallel", "expert_parallel_size", "expert_model_parallel_size", "ep_size"),
+    "ep": ("expert_parallel", "expert_parallel_size", "expert_model_parallel_size", "ep_size", "ep_deg"),
     "sp": ("sequence_parallel",),
     "vpp": ("virtual_pp", "virtual_pipeline", "interleave"),
     "zero": ("zero_stage",),

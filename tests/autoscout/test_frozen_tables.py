@@ -182,6 +182,21 @@ def test_metrics_of_serving_runs():
     assert [serving_tables.reads(name) for name in reads] == [True] * 4 + [False] * 2
 
 
+def test_experts_over_more_ranks_than_tp_and_dp_have_attention_over_as_many():
+    """DeepSeek-R1 on eight devices with experts over eight and tp 1 was refused: its weights do not fit one device."""
+    run = {"gpu": "b200", "model": "deepseek-r1", "isl": 1, "osl": 1, "tp": 1, "ttft_ms": 1}
+
+    def degrees(**more: int) -> tuple[float, float, float]:
+        columns, _ = serving_tables.columns_of_rows([{**run, **more}])
+        return columns["tp"][0], columns["dp"][0], columns["ep"][0]
+
+    assert degrees(n_gpus=8, dp=1, ep_deg=8) == (8, 1, 1)
+    assert degrees(n_gpus=8, dp=2, ep_deg=8) == (4, 2, 1)
+    assert degrees(n_gpus=8, dp=8, ep_deg=8) == (1, 8, 1), "attention is on each device by itself"
+    assert degrees(ep_deg=8) == (1, 1, 1), "nothing says how many devices there are"
+    assert degrees(n_gpus=8, dp=1, ep_deg=1) == (1, 1, 0)
+
+
 def test_why_a_row_of_a_table_is_skipped():
     """Boundaries: tp × pp × cp devices are enough, a batch of one micro batch on every replica is."""
     small = {"layers": 2, "hidden": 64, "heads": 4, "seq_len": 8, "global_batch": 8, "gpu": "a100", "gpus": 8}
@@ -202,23 +217,26 @@ def test_why_a_row_of_a_table_is_skipped():
 
 
 def test_what_is_too_fast_to_be_true():
-    """One layer of 1,000 with one head of 10 (4 × 10⁴) and a block of 3 × 1,000 × 2,000: 6.04 MB at a byte each, with
-    2 experts chosen of 500 half as much; an output of two tokens reads them once."""
-    rows = 6
+    """One layer of 1,000 with one head of 10 (4 × 10⁴) and a block of 3 × 1,000 × 2,000: 12.08 MB at two bytes each,
+    with 2 experts chosen of 500 half as much; an output of two tokens reads them once, and the keys and values of
+    4 × 1,000 tokens (0.16 MB), unless layers have windows or latents."""
+    rows = 8
     shape = {"layers": 1.0, "hidden": 1000, "heads": 1, "kv_heads": 1, "head_dim": 10, "ffn": 2000, "gated": 1.0}
-    columns = {name: np.full(rows, value) for name, value in {**shape, "output_len": 2.0, "tp": 1.0}.items()}
-    columns |= {"topk": np.array([0, 0, 2, 0, 0, 0.0]), "expert_ffn": np.full(rows, 500.0)}
-    columns |= {"dtype": np.array(["bf16", "INT4", "bf16", "bf16", "bf16", "bf16"])}
-    columns |= {"gpu": np.array(["a100"] * 3 + ["nobody", "a100", "a100"])}
+    shape |= {"output_len": 2.0, "input_len": 999.0, "batch": 4.0, "tp": 1.0, "pp": 1.0, "dp": 1.0}
+    columns = {name: np.full(rows, value) for name, value in shape.items()}
+    columns |= {"topk": np.array([0, 0, 2, 0, 0, 0, 0, 0.0]), "expert_ffn": np.full(rows, 500.0)}
+    columns |= {"window": np.array([1.0] * 6 + [0, 0]), "kv_lora_rank": np.array([0.0] * 7 + [1])}
+    columns |= {"dtype": np.array(["bf16", "INT4", *["bf16"] * 6]), "quantization": np.full(rows, "none")}
+    columns |= {"gpu": np.array(["a100"] * 3 + ["nobody"] + ["a100"] * 4), "kv_cache_dtype": np.full(rows, "")}
     columns["tp"][4], columns["output_len"][5] = 2.0, 1.0
     hw = measured.hardware("a100")
     assert hw is not None
-    ms = np.array([6.04, 3.02, 3.04, 0.0, 3.02, 0.0]) / hw.memory_gb_s
+    ms = np.array([12.08, 0.53 * 6.04, 6.08, 0.0, 6.04, 0.0, 12.24, 12.08]) / hw.memory_gb_s
 
     def fast(e2el: np.ndarray) -> list[bool]:
         return [bool(why) for why in measured._too_fast(columns, {"e2el_mean_ms": e2el})]
 
-    assert fast(ms * 0.999) == [True, True, True, False, True, False]
+    assert fast(ms * 0.999) == [True, True, True, False, True, False, True, True]
     assert fast(ms * 1.001) == [False] * rows
     assert not any(measured._too_fast(columns, {}))
 

@@ -79,6 +79,27 @@ def test_what_comes_to_the_same_is_searched_once(monkeypatch: pytest.MonkeyPatch
     assert of_few(traffic, small, {"tpot_p99_ms": 30.0})[0] < 0.5 * found[0], "has no room for as many"
 
 
+def test_an_estimate_is_made_where_a_search_begins_and_where_engines_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each configuration was estimated, though all searches but the first begin at what the one before reached."""
+    traffic, limits = Traffic(rate=1.0, input_len=500, output_len=50), {"tpot_p99_ms": 60.0}
+    estimated: list[int] = []
+
+    def counted(s: Setup, limits_ms: dict[str, float]) -> np.ndarray:
+        estimated.append(len(s.rate))
+        return of_many(s, limits_ms)
+
+    monkeypatch.setattr(highest_rate, "of_many", counted)
+    monkeypatch.setattr(highest_rate, "_FOUND", {})
+    degrees = np.array([1.0, 2.0])
+    s = served(traffic, tp=degrees)
+    alone = [of_one(traffic, s, i, limits, float(of_many(s, limits)[i])).rate for i in range(2)]
+    assert of_few(traffic, s, limits).tolist() == alone
+    assert estimated == [1]
+    experts = {"experts": 8.0, "topk": 2.0, "expert_ffn": 1024.0, "dp": 2.0}
+    assert (of_few(traffic, served(traffic, tp=degrees, **experts), limits) > 0).all()
+    assert estimated == [1, 1, 1], "how long engines wait for each other depends on the rate"
+
+
 def test_one_load_does_not_decide_that_the_queue_grows() -> None:
     """The first draw's requests come in bunches: alone it saturates at three quarters of the rate."""
     traffic = Traffic(rate=1.0, input_len=[500, 2000, 8000], output_len=[5, 20, 100])

@@ -64,7 +64,7 @@ class _Simulation:
         self.arrival, self.first, self.end = requests.arrival_s.astype(float).tolist(), [math.nan] * n, [math.nan] * n
         self.now, self.step, self.steps, self.preemptions = 0.0, 0, 0, 0
         self.begun = 0.0  # start of the last step
-        self.turns = Turns(limits)
+        self.turns, self.turned = Turns(limits), limits.held > 0
         self.users = requests.concurrency
         self.coming = [] if self.users else list(zip(self.arrival, range(n), strict=True))  # heap of (arrival, id)
         self.sent, self.front_end_free = 0, 0.0  # closed loop: requests sent, and when the front end is free
@@ -95,13 +95,14 @@ class _Simulation:
             self._send()
         every = max(len(self.inputs) // _LOOKS, 1)
         look = every if enough else math.inf
+        coming = self.coming
         while True:
-            if self.coming and self.coming[0][0] <= self.now:
+            if coming and coming[0][0] <= self.now:
                 self._arrivals()
-            if not self._busy():
-                if not self.coming:
+            if not (self.decoding or self.waiting or self.prefilling):
+                if not coming:
                     return self._so_far()
-                self.now = self.coming[0][0]
+                self.now = coming[0][0]
                 continue
             self._one_event()
             if self.admissions >= look:
@@ -111,11 +112,12 @@ class _Simulation:
 
     def _so_far(self, now: float = math.nan) -> EngineRun:
         """The run so far. Events that have not happened yet get the time `now` (NaN if omitted)."""
-        first, end = (np.array(times) for times in (self.first, self.end))
+        first, end = np.array(self.first), np.array(self.end)
         if not math.isnan(now):
-            rest = np.setdiff1d(np.flatnonzero(np.isnan(end)), self.refused)
+            rest = np.isnan(end)
+            rest[self.refused] = False
             end[rest] = now
-            first[rest] = np.where(np.isnan(first[rest]), now, first[rest])
+            first[rest & np.isnan(first)] = now
         return EngineRun(
             arrival_s=np.array(self.arrival),
             first_s=first,
@@ -136,14 +138,11 @@ class _Simulation:
             ),
         )
 
-    def _busy(self) -> bool:
-        return bool(self.waiting or self.prefilling or self.decoding)
-
     def _arrivals(self) -> None:
-        ahead = self.limits.ahead and self._busy()
+        ahead = self.limits.ahead and (self.decoding or self.waiting or self.prefilling)
         while self.coming and self.coming[0][0] <= self.now:
             came, number = heapq.heappop(self.coming)
-            if not self._enqueue(number, late=ahead and came > self.begun) and self.users:
+            if not self._enqueue(number, late=bool(ahead) and came > self.begun) and self.users:
                 self._send()
 
     def _send(self) -> None:
@@ -171,7 +170,7 @@ class _Simulation:
         return -(-tokens // self.limits.block)
 
     def _one_event(self) -> None:
-        batch = [] if self.decoding and self._turn_in() else self._admit()
+        batch = self._admit() if (self.waiting or self.prefilling) and not (self.decoding and self._turn_in()) else []
         if self.limits.version == 0 and batch and not self.requests.received:
             self._prompt_step(batch, decode=False)
         elif batch:
@@ -185,20 +184,20 @@ class _Simulation:
 
     def _turn_in(self) -> int:
         """Steps until a step may contain prompts again."""
-        held = len(self.decoding) + len(self.prefilling) >= self.limits.held_from
+        held = self.turned and len(self.decoding) + len(self.prefilling) >= self.limits.held_from
         return self.turns.left(len(self.prefilling) + len(self.waiting)) if held else 0
 
     def _admit(self) -> list[tuple[_Sequence, int]]:
         """The prompt chunks of the next step, as (sequence, tokens), including those of newly admitted requests."""
-        limits, v1 = self.limits, self.limits.version == 1
+        limits, v1, waiting, long_prompt = self.limits, self.limits.version == 1, self.waiting, self.long_prompt
         before = self.preemptions
-        if v1 and (self.prefilling or self.waiting):
+        if v1:
             self._reserve()
         whole = limits.batched_tokens * self.stages
         budget = whole - (len(self.decoding) if v1 else 0)
         batch: list[tuple[_Sequence, int]] = []
         for s in self.prefilling:
-            tokens = min(s.known - s.done, budget, self.long_prompt)
+            tokens = min(s.known - s.done, budget, long_prompt)
             if tokens > 0:
                 batch.append((s, tokens))
                 budget -= tokens
@@ -206,10 +205,10 @@ class _Simulation:
             return batch
         running = len(self.prefilling) + len(self.decoding)
         kept = self.phase[self.step % limits.block] if v1 else self.blocks * _WATERMARK
-        while self.waiting and budget > 0 and running < limits.max_seqs:
-            s = self.waiting[0]
+        while waiting and budget > 0 and running < limits.max_seqs:
+            s = waiting[0]
             cached = min(self.prefix, (s.known - 1) // limits.block * limits.block) if self.prefix_ready else 0
-            tokens = min(s.known - max(cached, s.done), self.long_prompt)
+            tokens = min(s.known - max(cached, s.done), long_prompt)
             if tokens > budget and limits.chunked and v1:
                 tokens = budget
             elif tokens > budget and (batch or not limits.chunked):  # V0's chunks run back to back, as one step
@@ -221,7 +220,7 @@ class _Simulation:
             if need + kept + self._to_come(s, need) > self.free:
                 self.short = True
                 break
-            self.waiting.popleft()
+            waiting.popleft()
             self._start(s, need, cached)
             batch.append((s, tokens))
             budget -= tokens
@@ -252,15 +251,19 @@ class _Simulation:
 
     def _prompt_step(self, batch: list[tuple[_Sequence, int]], decode: bool) -> None:
         tokens, pairs = 0, 0.0
+        finished: list[tuple[_Sequence, int]] = []
         for s, t in batch:
             tokens += t
             pairs += t * (s.done + (t + 1) / 2)
+            if s.done + t >= s.known:
+                finished.append((s, t))
         decodes = len(self.decoding) if decode else 0
         took = self._step_s(batch, tokens, pairs, decodes)
         self.begun = self.now
         self.now += took
         self.steps += 1
-        self.turns.read(alone=not decode)
+        if self.turned:
+            self.turns.read(alone=not decode)
         if decodes:
             self.owed = min(self.owed, 1.0) + self.times.per_step
             got = self._steps_in_memory(min(int(self.owed), self.ends[0][0] - self.step))
@@ -268,19 +271,16 @@ class _Simulation:
             self._tokens(got, took / got, got)
         else:
             self.stall += took if self.decoding else 0.0
-        finished: list[_Sequence] = []
         for s, t in batch:
             s.done += t
-            if s.done >= s.known:
-                s.late = self.times.under_way(t, s.known, took)
-                finished.append(s)
         if finished:
-            gone = {s.id for s in finished}
+            gone = {s.id for s, _ in finished}
             self.prefilling = [s for s in self.prefilling if s.id not in gone]
             if self.prefix and not self.prefix_ready:
-                self.prefix_ready = True
-                finished[0].shared = min(self.prefix, finished[0].known) // self.limits.block  # now cached
-            for s in finished:
+                self.prefix_ready, first = True, finished[0][0]
+                first.shared = min(self.prefix, first.known) // self.limits.block  # now cached
+            for s, t in finished:
+                s.late = self.times.under_way(t, s.known, took)
                 self._sampled_first(s)
 
     def _step_s(self, batch: list[tuple[_Sequence, int]], tokens: int, pairs: float, decodes: int) -> float:
@@ -331,7 +331,8 @@ class _Simulation:
         self.now += took * steps
         self.begun = self.now - self.times.token(first + slope * seqs * (steps - 1), seqs)
         self.steps += steps
-        self.turns.passed(steps)
+        if self.turned:
+            self.turns.passed(steps)
         self._tokens(steps, took, self.times.per_step)
 
     def _steps_until(self, seconds: float, base: float, slope: float, seqs: int) -> int:
@@ -395,10 +396,13 @@ class _Simulation:
     def _tokens(self, steps: int, each_s: float, piece: float) -> None:
         """Credits `steps` tokens to each decoding sequence, one per `each_s`, in pieces of `piece` tokens."""
         gap = each_s * min(piece, steps)
-        block, seqs, phase, step = self.limits.block, len(self.decoding), self.phase, self.step
-        self.free -= steps // block * seqs
-        for j in range(step, step + steps % block):
-            self.free -= phase[j % block]
+        block, seqs, phase, step, ends = self.limits.block, len(self.decoding), self.phase, self.step, self.ends
+        if steps == 1:
+            self.free -= phase[step % block]
+        else:
+            self.free -= steps // block * seqs
+            for j in range(step, step + steps % block):
+                self.free -= phase[j % block]
         stalled = 0
         if self.stall:
             stalled = 1
@@ -409,9 +413,8 @@ class _Simulation:
         self.stall = 0.0
         self.step += steps
         self.context += seqs * steps
-        while self.ends and self.ends[0][0] <= self.step:
-            _, _, i = heapq.heappop(self.ends)
-            s = self.decoding[i]
+        while ends and ends[0][0] <= self.step:
+            s = self.decoding[heapq.heappop(ends)[2]]
             self._leave(s, s.known + self.step - s.start_step)
             self._ended(s)
 

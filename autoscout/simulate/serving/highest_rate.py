@@ -92,16 +92,25 @@ def of_few(traffic: Traffic, s: Setup, limits_ms: Mapping[str, float]) -> np.nda
     rows = np.array([i for i, known in enumerate(found) if known is None], dtype=int)
     start = next((known.rate for known in found if known and known.rate), 0.0)
     rates = np.array([np.nan if known is None else known.rate for known in found])
-    for i, near in zip(rows.tolist(), of_many(s.of(rows), limits_ms).tolist() if len(rows) else [], strict=True):
-        known = None if np.isnan(near) else _known(keys[i], limits[i])
-        if known is None and not np.isnan(near):
+    for i in rows[_fits(s.of(rows))].tolist() if len(rows) else []:
+        known = _known(keys[i], limits[i])
+        if known is None:
             if len(_FOUND) >= _MOST_FOUND:
                 _FOUND.clear()
+            # With a start, the estimate only matters for the waits of engines in lockstep.
+            alone = bool(start) and s.engine.meeting[i] == 1
+            near = 0.0 if alone else float(of_many(s.of(np.array([i])), limits_ms)[0])
             known = of_one(traffic, s, i, limits_ms, near, start)
             _FOUND.setdefault(keys[i], []).append(known)
             start = known.rate or start
-        rates[i] = known.rate if known else np.nan
+        rates[i] = known.rate
     return rates
+
+
+def _fits(s: Setup) -> np.ndarray:
+    """(n,) whether the model and a request fit into memory."""
+    alone = replace(s, concurrency=np.zeros(len(s.rate)), rate=np.ones(len(s.rate)))
+    return ~np.isnan(fluid(alone, ())["requests_per_s"])
 
 
 def _known(key: Hashable, limits: EngineLimits) -> Highest | None:

@@ -17,6 +17,7 @@ from autoscout.job.outcome_words import outcome
 from autoscout.job.words import listed
 from autoscout.simulate.encode import take
 from autoscout.simulate.hardware.device import hardware
+from autoscout.simulate.serving.weight_formats import KV_BYTES, WEIGHT_BYTES, formats_of, lookup
 from autoscout.simulate.validation import column_names, serving_tables, training_tables
 from kb.records import AutoscoutError, Task
 from kb.table_files import read_table
@@ -164,15 +165,21 @@ def _serving(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Measured
 
 
 def _too_fast(columns: dict[str, np.ndarray], metrics: dict[str, np.ndarray]) -> np.ndarray:
-    """(n,) "" or the reason that a row must be wrong: it is faster than reading all weights (of experts, only the
-    selected experts) once per generated token at the data sheet's bandwidth."""
+    """(n,) "" or the reason that a row must be wrong: it is faster than reading, at the data sheet's bandwidth, all
+    weights (of experts, only the selected experts) once per generated token, and the keys and values of its tokens.
+    Formats that are not known count as one byte."""
     c = columns
     attention = c["hidden"] * c["head_dim"] * (2 * c["heads"] + 2 * c["kv_heads"])
     width = np.where(c["topk"] > 0, c["topk"] * c["expert_ffn"], c["ffn"])
     weights = c["layers"] * (attention + (2.0 + c["gated"]) * c["hidden"] * width)
-    each = np.where(np.char.find(np.char.lower(c["dtype"]), "4") >= 0, 0.5, 1.0)  # lower bound on the bytes per weight
+    formats = formats_of(np.char.lower(c["dtype"]), c["quantization"], np.full(len(weights), ""))
+    each = np.min([lookup(n, WEIGHT_BYTES, np.where(np.char.find(n, "4") >= 0, 0.5, 1.0)) for n in formats], axis=0)
+    kept = lookup(c["kv_cache_dtype"], KV_BYTES, np.where(each > 1, 2.0, 1.0))
+    keys = 2 * c["layers"] * c["kv_heads"] * c["head_dim"] * kept * (c["input_len"] + c["output_len"] / 2)
+    keys = np.where((c["window"] > 0) | (c["kv_lora_rank"] > 0), 0.0, keys)
     rates = [hw.memory_gb_s if (hw := hardware(str(name))) else np.inf for name in c["gpu"]]
-    least_s = weights * each / (1e9 * np.array(rates) * c["tp"]) * np.maximum(c["output_len"] - 1, 0)
+    read = weights * each + keys * np.maximum(c["batch"], 1) / (c["dp"] * c["pp"])
+    least_s = read / (1e9 * np.array(rates) * c["tp"]) * np.maximum(c["output_len"] - 1, 0)
     whole = metrics.get("e2el_mean_ms", np.full(len(least_s), np.nan)) / 1e3
     fast = whole < least_s
     return np.where(fast, "faster than its devices can read the weights", "").astype(object)

@@ -171,6 +171,9 @@ def _columns(row: Row) -> dict[str, Any]:
         out[name] = next((v for v in map(number, map(row.get, names)) if v is not None and 0 <= v < _MOST), np.nan)
     if (degree := number(row.get("ep"))) is not None:  # `ep` is a boolean, or a degree (1: off)
         out["ep"] = float(degree > 1 or str(row["ep"]).strip().lower() in ("true", "yes"))
+        if degree > out["tp"] * out["dp"] and degree * out["pp"] == _number(row.get("gpus")):
+            # Engines spread experts over tp × dp ranks: this table's tp is that of the experts.
+            out["tp"] = degree / out["dp"]
     out["quantization"] = str(row.get("quantization") or "none").strip().lower()
     out["plain_attention"] = out["quantization"] in _LEAVES_ATTENTION
     out["quantization"] = _LEAVES_ATTENTION.get(out["quantization"], out["quantization"])
