@@ -168,8 +168,11 @@ class EngineSimulation:
         else:  # the first prompt does not fit an empty engine, which only V0's watermark can cause
             self._force()
         if self.unseen:
-            self.waiting.extend(self.unseen)
-            self.unseen.clear()
+            self._see_all()
+
+    def _see_all(self) -> None:
+        self.waiting.extend(self.unseen)
+        self.unseen.clear()
 
     def _turn_in(self) -> int:
         """Steps until a step may contain prompts again."""

@@ -15,7 +15,7 @@ from autoscout.simulate.serving.step_times import StepTimes
 
 class FleetEngine(EngineSimulation):
     """`cache`: None if no requests share beginnings. `link`: (seconds, seconds per token) of a transfer from an engine
-    that read the prompt, which this engine then waits for; transfers are sequential. None: it reads prompts itself.
+    that read the prompt, or from the host's memory, which a request then waits for; transfers are sequential.
 
     `at`: time of the engine's next event, infinity if it has nothing to do. `ended`: (time, request) of answers that
     have ended since the fleet looked. `arriving`: (time, request) of transfers under way."""
@@ -27,10 +27,12 @@ class FleetEngine(EngineSimulation):
         limits: EngineLimits,
         requests: Requests,
         cache: PrefixCache | None,
-        link: tuple[float, float] | None = None,
+        link: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         super().__init__(times, limits, requests)
         self.number, self.cache, self._link = number, cache, link
+        self._all_remote = requests.received
+        self._some_remote = requests.received or bool(cache and cache.host)
         self.coming, self.prefix = [], 0
         self.at, self.in_flight = math.inf, 0
         self.ended: list[tuple[float, int]] = []
@@ -61,8 +63,20 @@ class FleetEngine(EngineSimulation):
     def transferred(self, i: int, at: float) -> None:
         """Takes a request whose cache has arrived."""
         late = self._reach(at)
-        (self.unseen if late else self.waiting).append(self._fetched.pop(i))
+        self.unseen.append(self._fetched.pop(i))
+        if not late:
+            self._see_all()
         self._set_next()
+
+    def _see_all(self) -> None:
+        """Requests that have their blocks go before those that wait for blocks."""
+        for s in self.unseen:
+            (self.waiting.appendleft if s.fetched else self.waiting.append)(s)
+        self.unseen.clear()
+
+    def _force(self) -> None:
+        if not self._fetched:  # else all blocks are taken by requests whose caches are under way
+            super()._force()
 
     def _reach(self, at: float) -> bool:
         """Goes on to the first step's end after `at`. Returns whether the next step was prepared before."""
@@ -87,15 +101,16 @@ class FleetEngine(EngineSimulation):
             if not self.limits.ahead:  # requests that are sent when others end may begin in the next step
                 self._set_next()
                 return
-        if self._link:
+        if self._some_remote:
             self._fetch()
         if self.unseen and not self._busy():
-            self.waiting.extend(self.unseen)
-            self.unseen.clear()
+            self._see_all()
+        before = self.steps
         if self._busy():
             self._one_event()
+        if self._planned or self.steps > before or not self._fetched:
             self._set_next()
-        else:  # it has nothing to do, or waits for a transfer
+        else:  # it waits for a transfer
             self.at = math.inf
 
     def _set_next(self) -> None:
@@ -103,21 +118,19 @@ class FleetEngine(EngineSimulation):
             self.at = self._plan_end
             return
         if self.unseen and not self._busy():
-            self.waiting.extend(self.unseen)
-            self.unseen.clear()
+            self._see_all()
         self.at = self.now if self._busy() or self._remote or self._unseen_remote else math.inf
 
     def _enqueue(self, i: int, late: bool) -> bool:
         if not super()._enqueue(i, late):
             return False
-        if self._link:
+        if self._some_remote:
             s = (self.unseen if late else self.waiting).pop()
             (self._unseen_remote if late else self._remote).append(s)
         return True
 
     def _fetch(self) -> None:
         """Begins the transfers of the caches for which there are blocks, if there is a place for another request."""
-        assert self._link is not None
         if not self._busy():
             self._remote += self._unseen_remote
             self._unseen_remote = []
@@ -128,9 +141,13 @@ class FleetEngine(EngineSimulation):
             if len(self.decoding) + len(self.prefilling) >= self.limits.max_seqs or need > self.free:
                 self._remote = waiting[n:]
                 break
+            tokens = s.known - cached if self._all_remote or self.cache is None else self.cache.on_host(s.id, cached)
+            if not tokens:
+                self.waiting.append(s)
+                continue
             self.free -= need
-            s.fetched = need
-            self._link_free = max(self.now, self._link_free) + self._link[0] + self._link[1] * (s.known - cached)
+            s.done, s.fetched = max(s.done, cached + tokens * (not self._all_remote)), need
+            self._link_free = max(self.now, self._link_free) + self._link[0] + self._link[1] * tokens
             self._fetched[s.id] = s
             self.arriving.append((self._link_free, s.id))
         self._soon = bool(self._unseen_remote)

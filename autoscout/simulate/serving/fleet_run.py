@@ -56,8 +56,7 @@ def run_fleet(columns: Mapping[str, Any], s: Setup, i: int) -> EngineRun | None:
     longest = 0 if limits.chunked else int((load.requests.input_len + load.requests.output_len).max())
     separate = bool(apart(columns, 1)[0])
     count, times = max(int(s.replicas[i]), 1), step_times(e, limits, longest)
-    role, link = ("answers", link_of(e)) if separate else ("both", None)
-    groups = [EngineGroup(count, role, times, limits, link)]
+    groups = [EngineGroup(count, "both", times, limits, *_host_tier(columns, e))]
     smallest = int((load.requests.input_len + load.requests.output_len).min())
     if separate:
         reading = readers(columns, s.engine.device, 1)
@@ -66,7 +65,7 @@ def run_fleet(columns: Mapping[str, Any], s: Setup, i: int) -> EngineRun | None:
             return None
         times = step_times(reading.engine, limits, longest)
         groups.insert(0, EngineGroup(max(int(reading.replicas[0]), 1), "reads", times, limits))
-        groups[1] = replace(groups[1], link=link_of(reading.engine))
+        groups[1] = EngineGroup(count, "answers", groups[1].times, groups[1].limits, link_of(reading.engine))
     if groups[-1].limits.kv_tokens < smallest:
         return None
     router = str(np.ravel(columns.get("router", "engine"))[0])
@@ -77,6 +76,15 @@ def link_of(e: EngineShapes) -> tuple[float, float]:
     """`link_s` of one configuration."""
     once, each = link_s(e)
     return once, float(each[0])
+
+
+def _host_tier(columns: Mapping[str, Any], e: EngineShapes) -> tuple[tuple[float, float], int]:
+    """((latency, seconds per token) of a transfer from the host's memory; tokens that fit there). vLLM counts the size
+    over all tensor parallel ranks of an engine; each rank has its own link."""
+    each, hw = float(e.kv_bytes[0] * e.layers[0]), hardware(e.device.name)
+    assert hw is not None
+    gib = float(np.nan_to_num(np.ravel(np.asarray(columns.get("kv_offload", 0.0), dtype=float))[0]))
+    return (0.0, each / (1e9 * hw.host_gb_s)), int(gib * 2**30 / (each * float(e.tp[0])))
 
 
 def readers(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:

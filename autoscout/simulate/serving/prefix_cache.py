@@ -22,7 +22,8 @@ class SharedPaths:
         self._next = 2 * n
         self._nodes: dict[tuple[int, int], int] = {}
         self.prompts = _talking(self, requests) if requests.talks else _alone(self, requests)
-        self.common = {path[0] for path in self.prompts if len(path) > 1} if requests.blocks is None else set()
+        begun = set(self._nodes.values()) if requests.blocks is None else set()
+        self.common = {path[0] for path in self.prompts if path[0][0] in begun}
         self.any = len({node for path in self.prompts for node, _ in path}) < sum(map(len, self.prompts))
         self._begun: dict[int, list[list[int]]] = {}
         self._whole: dict[int, list[int]] = {}
@@ -88,10 +89,42 @@ def _beginnings(path: Path, block: int) -> list[int]:
     return found
 
 
-class PrefixCache:
-    """The cache of one engine with blocks of `block` tokens."""
+class HostTier:
+    """A second tier of the cache in the host's memory, for `room` tokens. As with vLLM's OffloadingConnector, it gets
+    all blocks when they are computed, and evicts those that were not used for the longest time."""
 
-    def __init__(self, paths: SharedPaths, block: int) -> None:
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._tokens: dict[int, int] = {}  # node → its tokens, next to be evicted first
+
+    def keep(self, path: Path) -> None:
+        for node, tokens in reversed(path):
+            self._room += self._tokens.pop(node, 0) - tokens
+            self._tokens[node] = tokens
+        while self._room < 0:
+            node = next(iter(self._tokens))
+            gone = min(-self._room, self._tokens[node])
+            self._room += gone
+            self._tokens[node] -= gone
+            if not self._tokens[node]:
+                del self._tokens[node]
+
+    def found(self, path: Path, begun: int) -> int:
+        """Tokens of the path that are here, if the first `begun` are in the device's cache."""
+        end = 0
+        for node, size in path:
+            end += size
+            here = self._tokens.get(node, 0)
+            if end > begun and here < size:
+                return max(end - size + here - begun, 0)
+        return max(end - begun, 0)
+
+
+class PrefixCache:
+    """The cache of one engine with blocks of `block` tokens. `host_room`: tokens of its second tier, 0 for none."""
+
+    def __init__(self, paths: SharedPaths, block: int, host_room: int = 0) -> None:
+        self.host = HostTier(host_room) if host_room >= block else None
         self._prompts, self._answers, self._block = paths.prompts, paths.answers, block
         self._most = paths.whole(block)
         self._tokens: dict[int, int] = {}  # node → its cached tokens
@@ -119,7 +152,16 @@ class PrefixCache:
         most = self._most[i]
         return min(cached // self._block * self._block, most), min(held, most) // self._block
 
+    def on_host(self, i: int, cached: int) -> int:
+        """Tokens of a prompt in whole blocks that only the second tier has. `cached`: those that the device has."""
+        if self.host is None:
+            return 0
+        end = min(cached + self.host.found(self._prompts[i], cached), self._most[i])
+        return max(end // self._block * self._block - cached, 0)
+
     def take(self, i: int) -> None:
+        if self.host is not None:
+            self.host.keep(self._prompts[i])
         for node, size in self._prompts[i]:
             if node in self._idle:
                 del self._idle[node]
@@ -138,6 +180,8 @@ class PrefixCache:
             shared += size
         if answered:
             self.keep([(self._answers[i], answered)])
+            if self.host is not None:
+                self.host.keep([(self._answers[i], answered)])
         for node, _ in reversed(self._prompts[i]):
             self._held[node] -= 1
             if not self._held[node]:

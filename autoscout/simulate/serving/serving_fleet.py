@@ -43,13 +43,14 @@ class FleetLoad:
 @dataclass(frozen=True)
 class EngineGroup:
     """Equal engines. `role`: "reads" (prompts for other engines), "answers" (their requests), or "both". `link`: as in
-    FleetEngine."""
+    FleetEngine. `host_room`: as in PrefixCache."""
 
     count: int
     role: str
     times: StepTimes
     limits: EngineLimits
-    link: tuple[float, float] | None = None
+    link: tuple[float, float] = (0.0, 0.0)
+    host_room: int = 0
 
 
 def simulate_fleet(
@@ -72,7 +73,7 @@ class _Fleet:
         for group in groups:
             for _ in range(group.count):
                 cached = load.paths.any and group.limits.prefix_caching
-                cache = PrefixCache(load.paths, group.limits.block) if cached else None
+                cache = PrefixCache(load.paths, group.limits.block, group.host_room) if cached else None
                 number = len(self.engines)
                 engine = FleetEngine(number, group.times, group.limits, of_role[group.role], cache, group.link)
                 self.engines.append(engine)

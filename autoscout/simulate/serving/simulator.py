@@ -28,7 +28,7 @@ from kb.records import Traffic
 # millisecond each). Larger sets use the fluid model.
 EXACT, EXACT_BATCHES = 32, 4000
 _LABELS = ("row", "source", "model", "why_not")  # columns without effect on times
-_UNPRICED = frozenset({"cudagraph_mode", "kv_offload"})  # knobs without effect on predictions
+_UNPRICED = frozenset({"cudagraph_mode"})  # knobs without effect on predictions
 
 PER_DEVICE, PER_DOLLAR = "output_tokens_per_s_per_gpu", "usd_per_million_output_tokens"
 _NOT_PREDICTED = ("kv_needed_tokens", "cpu_s", "joules_per_token")

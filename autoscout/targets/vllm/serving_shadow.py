@@ -54,7 +54,7 @@ _MOST_SEQS, _MOST_TOKENS = 1024, 16384  # default limits on a step in vLLM (Engi
 OF_PLACES = ("data_parallel_size", "data_parallel_size_local", "data_parallel_backend", "distributed_executor_backend")
 _UNKNOWN = {
     "spec": "how many guessed tokens are accepted",
-    "kv_offload": "transfers between host and device",
+    "kv_offload": "transfers between host and device (`autoscout predict` prices them)",
 }
 
 
