@@ -93,7 +93,7 @@ def test_many_configurations_at_once_are_predicted_like_few():
         many = {name: np.tile(v, 3) if isinstance(v, np.ndarray) else v for name, v in columns.items()}
         exact, fluid = (ServingSimulator(metric).predict(each).value for each in (columns, many))
         assert np.all(np.isfinite(fluid))
-        assert spearmanr(exact, fluid[: len(few)])[0] > 0.9, load
+        assert spearmanr(exact, fluid[: len(few)])[0] > 0.85, load
 
 
 def test_the_error_is_wider():

@@ -16,9 +16,9 @@ from autoscout.job.device_names import stem_of
 from autoscout.simulate.hardware.device import all_hardware
 from autoscout.simulate.hardware.power_limit import doubt
 from autoscout.simulate.member import Columns
-from autoscout.simulate.serving import latents, fleet_run, speculation
+from autoscout.simulate.serving import fleet_run, latents, speculation
 from autoscout.simulate.serving.engine_shapes import numbers
-from autoscout.simulate.serving.fleet_fluid import fleet_fluid
+from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.served_by import engines_of, strange_releases
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
@@ -113,7 +113,7 @@ def swing(metric: str, columns: Columns, kind: str, speed: np.ndarray) -> np.nda
     if not np.any(s.rate > 0):
         return np.zeros(len(speed))
     scaled = (replace(s, rate=s.rate * np.exp(by)) for by in (speed, -speed))
-    more, less = (fleet_fluid(columns, one, {metric})[metric] for one in scaled)
+    more, less = (fluid(one, {metric})[metric] for one in scaled)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(s.rate > 0, np.nan_to_num(np.log(more / less) / 2, nan=0.0, posinf=0.0), 0.0)
 

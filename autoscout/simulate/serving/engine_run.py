@@ -63,7 +63,19 @@ _UNKNOWN = RoomUsed(0, 0, 0, short=True, full=True, cut=True)  # so that no run 
 class Sequence:
     """A request in an engine."""
 
-    __slots__ = ("admitted", "asked", "done", "end_step", "fetched", "id", "known", "late", "shared", "start_step", "whole")
+    __slots__ = (
+        "admitted",
+        "asked",
+        "done",
+        "end_step",
+        "fetched",
+        "id",
+        "known",
+        "late",
+        "shared",
+        "start_step",
+        "whole",
+    )
 
     def __init__(self, number: int, known: int, asked: int) -> None:
         self.id = number

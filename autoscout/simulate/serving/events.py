@@ -102,6 +102,8 @@ class EngineSimulation:
             rest = np.setdiff1d(np.flatnonzero(np.isnan(end)), self.refused)
             end[rest] = now
             first[rest] = np.where(np.isnan(first[rest]), now, first[rest])
+        tokens, full = self.held * self.limits.block + self.prefix, self.at_once >= self.limits.max_seqs
+        cut = self.cut or self.stages > 1  # micro batches also split the budget
         return EngineRun(
             arrival_s=np.array(self.arrival),
             first_s=first,
@@ -112,14 +114,7 @@ class EngineSimulation:
             gap_counts=np.array(self.gap_counts),
             preemptions=self.preemptions,
             steps=self.steps,
-            room=RoomUsed(
-                tokens=self.held * self.limits.block + self.prefix,
-                requests=self.at_once,
-                step=self.most,
-                short=self.short,
-                full=self.at_once >= self.limits.max_seqs,
-                cut=self.cut or self.stages > 1,  # micro batches also split the budget
-            ),
+            room=RoomUsed(tokens, self.at_once, self.most, self.short, full, cut),
         )
 
     def _busy(self) -> bool:
@@ -167,8 +162,7 @@ class EngineSimulation:
             self._decode_run()
         else:  # the first prompt does not fit an empty engine, which only V0's watermark can cause
             self._force()
-        if self.unseen:
-            self._see_all()
+        self._see_all()
 
     def _see_all(self) -> None:
         self.waiting.extend(self.unseen)
@@ -189,8 +183,7 @@ class EngineSimulation:
         budget = whole - (len(self.decoding) if v1 else 0)
         batch: list[tuple[Sequence, int]] = []
         for s in self.prefilling:
-            tokens = min(s.known - s.done, budget, self.long_prompt)
-            if tokens > 0:
+            if (tokens := min(s.known - s.done, budget, self.long_prompt)) > 0:
                 batch.append((s, tokens))
                 budget -= tokens
         if v1 and self.preemptions > before:
@@ -217,8 +210,7 @@ class EngineSimulation:
             batch.append((s, tokens))
             budget -= tokens
             running += 1
-        if running > self.at_once:
-            self.at_once = running
+        self.at_once = max(self.at_once, running)
         if budget <= 0:
             self.cut = True
         elif whole - budget > self.most:
@@ -313,8 +305,7 @@ class EngineSimulation:
             return
         steps = self._steps_alike(seqs)
         if self.coming and self._may_join(seqs):
-            until = self.coming[0][0] - self.now
-            steps = min(steps, self._steps_until(until, self.times.decode(seqs), self.times.context(seqs), seqs))
+            steps = min(steps, self._steps_until(self.coming[0][0] - self.now, seqs))
         self._decode(steps, seqs)
 
     def _steps_alike(self, seqs: int) -> int:
@@ -326,15 +317,14 @@ class EngineSimulation:
 
     def _may_join(self, seqs: int) -> bool:
         """Whether a request that comes now may be admitted while these sequences decode."""
-        open_slot = seqs + len(self.prefilling) < self.limits.max_seqs
-        return open_slot and len(self.waiting) < 1 + (self.limits.held > self.limits.held_several)
+        few = len(self.waiting) < 1 + (self.limits.held > self.limits.held_several)
+        return few and seqs + len(self.prefilling) < self.limits.max_seqs
 
     def _decode(self, steps: int, seqs: int) -> None:
-        base, slope = self.times.decode(seqs), self.times.context(seqs)
-        first = base + slope * self.context
-        took = self.times.token(first + slope * seqs * (steps - 1) / 2, seqs)
-        last = self.times.token(first + slope * seqs * (steps - 1), seqs) if steps > 1 else took
-        self._decoded(steps, took, last)
+        slope = self.times.context(seqs)
+        first, more = self.times.decode(seqs) + slope * self.context, slope * seqs * (steps - 1)
+        took = self.times.token(first + more / 2, seqs)
+        self._decoded(steps, took, self.times.token(first + more, seqs) if steps > 1 else took)
 
     def _decoded(self, steps: int, mean_s: float, last_s: float) -> None:
         self.now += mean_s * steps
@@ -343,9 +333,10 @@ class EngineSimulation:
         self.turns.passed(steps)
         self._tokens(steps, mean_s, self.times.per_step)
 
-    def _steps_until(self, seconds: float, base: float, slope: float, seqs: int) -> int:
+    def _steps_until(self, seconds: float, seqs: int) -> int:
         """Decode steps until `seconds` have passed. Each step takes slope × seqs longer than the one before."""
-        first = self.times.token(base + slope * self.context, seqs)
+        slope = self.times.context(seqs)
+        first = self.times.token(self.times.decode(seqs) + slope * self.context, seqs)
         growth = slope * seqs / self.times.per_step
         if growth * seconds < 1e-9 * first * first:
             return max(1, math.ceil(seconds / first))

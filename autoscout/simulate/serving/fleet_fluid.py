@@ -13,6 +13,7 @@ import numpy as np
 from autoscout.simulate.serving.fleet_run import apart, continues, link_s, load_of_traffic, policy_of, readers
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.setup import Setup
+from kb.records import Traffic
 
 Found = dict[str, np.ndarray]
 _HALVINGS = 10
@@ -35,7 +36,7 @@ def _found(columns: Mapping[str, Any], s: Setup) -> np.ndarray:
     """(n,) mean tokens of a prompt that its engine has read before, beyond the beginning common to all requests."""
     n = len(s.replicas)
     traffic = columns.get("traffic")
-    if not continues(traffic):
+    if not isinstance(traffic, Traffic) or not continues(traffic):
         return np.zeros(n)
     paths, seen = load_of_traffic(traffic).paths, set[int]()
     again = 0.0

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
-
 _in_flight = operator.attrgetter("in_flight")
 
 

@@ -51,9 +51,7 @@ def _talking(paths: SharedPaths, requests: Requests) -> list[Path]:
     talks, shared, found = requests.talks, requests.shared_prefix, list[Path]()
     assert talks is not None
     answered = talks.output_len.tolist()
-    for i, (on, group, own) in enumerate(
-        zip(talks.on.tolist(), talks.group.tolist(), talks.own.tolist(), strict=True)
-    ):
+    for i, (on, group, own) in enumerate(zip(talks.on.tolist(), talks.group.tolist(), talks.own.tolist(), strict=True)):
         first: Path = [(paths.node(0, group), shared)] if shared else []
         before = [*found[on], (paths.answers[on], answered[on])] if on >= 0 else first
         found.append([*before, (i, own)])

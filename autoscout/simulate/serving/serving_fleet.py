@@ -15,10 +15,10 @@ import numpy as np
 
 from autoscout.job.requests import Requests
 from autoscout.simulate.serving.engine_run import EngineRun
-from autoscout.simulate.serving.fleet_engine import FleetEngine
 from autoscout.simulate.serving.fleet_router import FleetRouter
 from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.prefix_cache import PrefixCache, SharedPaths
+from autoscout.simulate.serving.routed_engine import RoutedEngine
 from autoscout.simulate.serving.step_times import StepTimes
 
 _CHECKED, _WARM = 4, 16  # requests of an experiment before the measured ones: equivalence prompts and an open warm-up
@@ -43,7 +43,7 @@ class FleetLoad:
 @dataclass(frozen=True)
 class EngineGroup:
     """Equal engines. `role`: "reads" (prompts for other engines), "answers" (their requests), or "both". `link`: as in
-    FleetEngine. `host_room`: as in PrefixCache."""
+    RoutedEngine. `host_room`: as in PrefixCache."""
 
     count: int
     role: str
@@ -67,15 +67,15 @@ class _Fleet:
     ) -> None:
         self.load, self.delay_s = load, delay_s
         self.requests, self.users = load.requests, _Users(load)
-        self.engines: list[FleetEngine] = []
-        self.roles: dict[str, list[FleetEngine]] = {}
+        self.engines: list[RoutedEngine] = []
+        self.roles: dict[str, list[RoutedEngine]] = {}
         of_role = {"reads": load.read_only, "answers": load.received, "both": load.both}
         for group in groups:
             for _ in range(group.count):
                 cached = load.paths.any and group.limits.prefix_caching
                 cache = PrefixCache(load.paths, group.limits.block, group.host_room) if cached else None
                 number = len(self.engines)
-                engine = FleetEngine(number, group.times, group.limits, of_role[group.role], cache, group.link)
+                engine = RoutedEngine(number, group.times, group.limits, of_role[group.role], cache, group.link)
                 self.engines.append(engine)
                 self.roles.setdefault(group.role, []).append(engine)
         self.routers = {role: FleetRouter(dict(policy), len(self.engines)) for role in self.roles}
@@ -114,7 +114,7 @@ class _Fleet:
                 return self._whole()
             ats[number] = self._heard(engines[number])
 
-    def _heard(self, engine: FleetEngine) -> float:
+    def _heard(self, engine: RoutedEngine) -> float:
         """Takes note of what happened on an engine; returns when its next event is."""
         for at, i in engine.ended:
             heapq.heappush(self.events, (at, _END, i, engine.number))
@@ -140,7 +140,7 @@ class _Fleet:
         """Assigns the requests that precede an experiment's measured ones. They leave common beginnings in the engines'
         caches; their other tokens do not recur."""
         for role, router in self.routers.items():
-            there, begun = self.roles[role], deque[FleetEngine]()
+            there, begun = self.roles[role], deque[RoutedEngine]()
             for _ in range(_CHECKED):
                 router.pick(there, (), -1)
             for i in range(len(self.requests) if self.requests.concurrency else _WARM):
@@ -160,17 +160,16 @@ class _Fleet:
                 engine.in_flight = 0
 
     def _whole(self) -> EngineRun:
-        there, load = self.roles[self.last], self.requests
-        first, end = (
-            np.array([getattr(self.engines[k], what)[i] for i, k in enumerate(self.placed)]) for what in ("first", "end")
-        )
-        unread = np.array([self.engines[k].requests is self.load.read_only for k in self.placed])
+        there, load, asked = self.roles[self.last], self.load, self.requests
+        placed = [self.engines[k] for k in self.placed]
+        first, end = (np.array([getattr(e, what)[i] for i, e in enumerate(placed)]) for what in ("first", "end"))
+        unread = np.array([engine.requests is load.read_only for engine in placed])
         return EngineRun(
             arrival_s=np.array(self.arrival),
             first_s=np.where(unread, np.nan, first),
             end_s=np.where(unread, np.nan, end),
-            output_len=load.output_len,
-            input_len=load.input_len,
+            output_len=asked.output_len,
+            input_len=asked.input_len,
             gaps_s=np.concatenate([engine.gaps for engine in there]),
             gap_counts=np.concatenate([engine.gap_counts for engine in there]),
             preemptions=sum(engine.preemptions for engine in self.engines),
@@ -184,7 +183,8 @@ class _Users:
 
     def __init__(self, load: FleetLoad) -> None:
         self._load = load
-        self._of = {i: (s, n) for s, stages in enumerate(load.sessions) for n, stage in enumerate(stages) for i in stage}
+        each = ((i, s, n) for s, stages in enumerate(load.sessions) for n, stage in enumerate(stages) for i in stage)
+        self._of = {i: (s, n) for i, s, n in each}
         self._left = [len(stages[0]) for stages in load.sessions]
         self._next = 0
 

@@ -17,6 +17,7 @@ from autoscout.simulate.serving import fleet_run, speculation, unsaid
 from autoscout.simulate.serving.doubt import at_a_rate, fluid_error, own_error, prior_spread, swing
 from autoscout.simulate.serving.engine_shapes import numbers
 from autoscout.simulate.serving.fleet_fluid import fleet_fluid
+from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.highest_rate import of_few, of_many
 from autoscout.simulate.serving.latencies import FEWEST, QUANTILES, metrics_of_run, share_within
 from autoscout.simulate.serving.one_replica import as_full, replica_run
@@ -190,7 +191,7 @@ def evaluate(
     exact = np.full(n, counts.sum() <= EXACT) | (batches & (counts[batches].sum() <= EXACT_BATCHES))
     keys = _keys(columns, kind, n) if exact.any() and metric != HIGHEST_RATE else []
     if keys and exact.all() and metric not in ("", "goodput_rps"):
-        found = _averages(tuple(keys), columns, s)
+        found = _averages(tuple(keys), s)
     else:
         found = fleet_fluid(columns, s, _quantiles(columns, metric))
     if metric in ("", "goodput_rps"):
@@ -216,11 +217,11 @@ def evaluate(
     return found, exact
 
 
-def _averages(keys: tuple[Any, ...], columns: Columns, s: Setup) -> dict[str, np.ndarray]:
+def _averages(keys: tuple[Any, ...], s: Setup) -> dict[str, np.ndarray]:
     """The fluid model's results without quantiles, cached because predictions of every metric need these results."""
     if keys not in _AVERAGES:
         _AVERAGES.clear()
-        _AVERAGES[keys] = fleet_fluid(columns, s, ())
+        _AVERAGES[keys] = fluid(s, ())
     return {name: values.copy() for name, values in _AVERAGES[keys].items()}
 
 

@@ -13,7 +13,7 @@ from autoscout.simulate.serving.prefix_cache import PrefixCache
 from autoscout.simulate.serving.step_times import StepTimes
 
 
-class FleetEngine(EngineSimulation):
+class RoutedEngine(EngineSimulation):
     """`cache`: None if no requests share beginnings. `link`: (seconds, seconds per token) of a transfer from an engine
     that read the prompt, or from the host's memory, which a request then waits for; transfers are sequential.
 
@@ -81,11 +81,10 @@ class FleetEngine(EngineSimulation):
     def _reach(self, at: float) -> bool:
         """Goes on to the first step's end after `at`. Returns whether the next step was prepared before."""
         if self._planned and self._may_join(self._seqs):
-            times, seqs = self.times, self._seqs
-            steps = self._steps_until(at - self.now, times.decode(seqs), times.context(seqs), seqs)
+            steps = self._steps_until(at - self.now, self._seqs)
             if steps < self._planned:
                 self._planned = 0
-                self._decode(steps, seqs)
+                self._decode(steps, self._seqs)
         if self.at == math.inf:
             self.now = max(self.now, at)
             return False
