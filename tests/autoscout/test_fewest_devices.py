@@ -6,7 +6,18 @@ import pytest
 from autoscout.running.cluster.devices import used_nodes
 from autoscout.targets.jobs import JobSpace
 from autoscout.tuning.best_predicted import ranking
-from kb.records import AutoscoutError, Cluster, Configuration, Job, Model, Node, Objective, SpaceLimits, Traffic
+from kb.records import (
+    AutoscoutError,
+    Cluster,
+    Configuration,
+    Job,
+    Model,
+    Node,
+    Objective,
+    Sessions,
+    SpaceLimits,
+    Traffic,
+)
 
 # A small space: each number of devices is searched, and then again as a job of its own.
 FIXED = {
@@ -48,6 +59,26 @@ def test_fewer_devices_than_the_fewest_keep_no_limits() -> None:
     with pytest.raises(AutoscoutError) as refused:
         ranking(JobSpace.of_job(short), short, None, 1)
     assert refused.value.exit_code == 3
+
+
+def test_the_fewest_devices_of_fleets_that_hold_conversations() -> None:
+    """Engines, their tensor parallelism, the router and engines that only read prompts are searched together. One
+    device less keeps no limits, however its fleet is laid out."""
+    fixed = {**FIXED, **GRAPHS, "pp": 1, "async_scheduling": True, "quantization": "none", "kv_cache_dtype": "auto"}
+    limit = {"max_num_seqs": [32, 128], "max_num_batched_tokens": [2048], "router": ["engine", "cache_aware"]}
+    space = SpaceLimits(fix=fixed, limit=limit, allow=["router", "prefill"])
+    talks = Traffic(rate=18.0, input_len=[100, 500, 2000], output_len=100, requests=80, sessions=Sessions(turns=4))
+
+    def fleet(count: int, objective: Objective) -> Job:
+        return msgspec.structs.replace(serving(count, objective), traffic=talks, space=space)
+
+    counted = fleet(4, Objective(minimize="devices", constraints=LIMITS))
+    found = ranking(JobSpace.of_job(counted), counted, None, 3)
+    fewest = round(found.best[0].value)
+    assert 1 < fewest < 4
+    short = fleet(fewest - 1, Objective(minimize="ttft_p99_ms", constraints=LIMITS))
+    best = ranking(JobSpace.of_job(short), short, None, 1).best
+    assert all(row.kept_probability is not None and row.kept_probability < 0.5 for row in best)
 
 
 def test_a_number_of_devices_that_is_given_is_ranked_as_it_is() -> None:

@@ -12,7 +12,7 @@ from autoscout.space.explain import explain, parse
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
 from autoscout.targets.vllm import fleet_servers
-from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, SpaceLimits
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, Objective, Sessions, SpaceLimits
 
 
 def job_on(gpus: int = 8, nodes: int = 1, **limits) -> Job:
@@ -150,11 +150,19 @@ def test_a_router_and_a_server_for_each_engine_are_written():
     assert one["tensor-parallel-size"] == 2
 
 
-def test_what_a_router_deals_is_predicted_as_engines_that_share_alike():
+def test_conversations_that_stay_are_predicted_faster_than_dealt_in_turn():
+    """Prompts of later turns are long, and what their engine has read it reads no more."""
     job = job_on(allow=["router"])
+    traffic = msgspec.structs.replace(
+        job.traffic, rate=6.0, concurrency=0, input_len=2000, output_len=50, requests=120, sessions=Sessions(turns=6)
+    )
+    job = msgspec.structs.replace(job, traffic=traffic, objective=Objective(minimize="ttft_mean_ms"))
     simulators = Simulators(job, JobSpace.of_job(job), [])
-    alike = {simulators.predict(configuration(job, "dp=8", f"router={name}"))[0] for name in ("engine", "round_robin")}
-    assert len(alike) == 1
+    turns, stays, found = (
+        simulators.predict(configuration(job, "dp=8", f"router={name}"))[0]
+        for name in ("round_robin", "consistent_hash", "cache_aware")
+    )
+    assert max(stays, found) < 0.7 * turns
 
 
 def test_it_is_predicted_beside_engines_that_do_both():

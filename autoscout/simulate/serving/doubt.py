@@ -16,7 +16,7 @@ from autoscout.job.device_names import stem_of
 from autoscout.simulate.hardware.device import all_hardware
 from autoscout.simulate.hardware.power_limit import doubt
 from autoscout.simulate.member import Columns
-from autoscout.simulate.serving import latents, prefill_pool, speculation
+from autoscout.simulate.serving import fleet_run, latents, speculation
 from autoscout.simulate.serving.engine_shapes import numbers
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.served_by import engines_of, strange_releases
@@ -69,7 +69,7 @@ def own_error(metric: str, columns: Columns, found: Mapping[str, np.ndarray], ki
         "software": _of_software(metric, columns, n),
         "power": doubt(numbers(columns, "power_cap", 100.0, n) / 100),
         "guesses": np.where(speculation.speculation(columns, n).guesses > 0, _GUESSED, 0.0),
-        "pools": np.where(prefill_pool.apart(columns, n), prefill_pool.ERROR, 0.0),
+        "pools": np.where(fleet_run.apart(columns, n), fleet_run.ERROR, 0.0),
         "latents": np.where(numbers(columns, "kv_lora_rank", 0.0, n) > 0, latents.ERROR, 0.0),
         "host": _HOSTS * _of_host(columns, found, kind, n),
     }
@@ -112,7 +112,8 @@ def swing(metric: str, columns: Columns, kind: str, speed: np.ndarray) -> np.nda
     s = setup(columns, device(kind), len(speed))
     if not np.any(s.rate > 0):
         return np.zeros(len(speed))
-    more, less = (fluid(replace(s, rate=s.rate * np.exp(by)), {metric})[metric] for by in (speed, -speed))
+    scaled = (replace(s, rate=s.rate * np.exp(by)) for by in (speed, -speed))
+    more, less = (fluid(one, {metric})[metric] for one in scaled)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(s.rate > 0, np.nan_to_num(np.log(more / less) / 2, nan=0.0, posinf=0.0), 0.0)
 

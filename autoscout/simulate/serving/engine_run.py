@@ -60,6 +60,35 @@ class RoomUsed(NamedTuple):
 _UNKNOWN = RoomUsed(0, 0, 0, short=True, full=True, cut=True)  # so that no run under other limits counts as identical
 
 
+class Sequence:
+    """A request in an engine."""
+
+    __slots__ = (
+        "admitted",
+        "asked",
+        "done",
+        "end_step",
+        "fetched",
+        "id",
+        "known",
+        "late",
+        "shared",
+        "start_step",
+        "whole",
+    )
+
+    def __init__(self, number: int, known: int, asked: int) -> None:
+        self.id = number
+        self.known = known  # tokens to compute before the next one can be sampled
+        self.asked = asked  # tokens still to be sampled
+        self.done = 0  # how many of the `known` tokens are computed
+        self.whole = 0  # blocks that the sequence holds at its end
+        self.shared = 0  # blocks in the prefix cache, for the common prefix
+        self.fetched = 0  # blocks that it holds before it is admitted, with a cache computed elsewhere
+        self.late = 0.0  # seconds between a step and its tokens, from the later pipeline stages
+        self.start_step = self.end_step = self.admitted = 0
+
+
 @dataclass(frozen=True)
 class EngineRun:
     """The result of a simulated run. Times (requests,) in seconds, NaN for requests too large for the engine. `gaps_s`,

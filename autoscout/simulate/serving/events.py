@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from autoscout.job.requests import Requests
-from autoscout.simulate.serving.engine_run import EngineRun, RoomUsed, step_times
+from autoscout.simulate.serving.engine_run import EngineRun, RoomUsed, Sequence, step_times
 from autoscout.simulate.serving.engine_shapes import EngineShapes
 from autoscout.simulate.serving.held_back import EngineLimits, Turns
 from autoscout.simulate.serving.step_times import StepTimes
@@ -24,20 +24,6 @@ from autoscout.simulate.serving.step_times import StepTimes
 _GOLDEN = 0.618034  # golden ratio - 1: its multiples modulo 1, which vary the time in the front end, are spread evenly
 _LOOKS = 8  # how often `enough` is evaluated during a run
 _WATERMARK = 0.01  # share of blocks that version 0 keeps free when it admits a request (vLLM's default)
-
-
-class _Sequence:
-    __slots__ = ("admitted", "asked", "done", "end_step", "id", "known", "late", "shared", "start_step", "whole")
-
-    def __init__(self, number: int, known: int, asked: int) -> None:
-        self.id = number
-        self.known = known  # tokens to compute before the next one can be sampled
-        self.asked = asked  # tokens still to be sampled
-        self.done = 0  # how many of the `known` tokens are computed
-        self.whole = 0  # blocks that the sequence holds at its end
-        self.shared = 0  # blocks in the prefix cache, for the common prefix
-        self.late = 0.0  # seconds between a step and its tokens, from the later pipeline stages
-        self.start_step = self.end_step = self.admitted = 0
 
 
 def simulate(
@@ -51,10 +37,10 @@ def simulate(
     tabulated. `enough`: called now and then with the run so far; the simulation stops if it returns true."""
     longest = int((requests.input_len + requests.output_len).max())
     times = times or step_times(e, limits, longest if limits.version == 0 or not limits.chunked else 0)
-    return _Simulation(times, limits, requests).run(enough)
+    return EngineSimulation(times, limits, requests).run(enough)
 
 
-class _Simulation:
+class EngineSimulation:
     def __init__(self, times: StepTimes, limits: EngineLimits, requests: Requests) -> None:
         self.limits, self.requests, self.times = limits, requests, times
         self.inputs, self.outputs = requests.input_len.tolist(), requests.output_len.tolist()
@@ -64,14 +50,14 @@ class _Simulation:
         self.arrival, self.first, self.end = requests.arrival_s.astype(float).tolist(), [math.nan] * n, [math.nan] * n
         self.now, self.step, self.steps, self.preemptions = 0.0, 0, 0, 0
         self.begun = 0.0  # start of the last step
-        self.turns, self.turned = Turns(limits), limits.held > 0
+        self.turns, self.holds = Turns(limits), limits.held > 0
         self.users = requests.concurrency
         self.coming = [] if self.users else list(zip(self.arrival, range(n), strict=True))  # heap of (arrival, id)
         self.sent, self.front_end_free = 0, 0.0  # closed loop: requests sent, and when the front end is free
-        self.waiting: deque[_Sequence] = deque()
-        self.unseen: list[_Sequence] = []  # requests that arrived after the next step was prepared
-        self.prefilling: list[_Sequence] = []
-        self.decoding: dict[int, _Sequence] = {}  # decoding sequences by id, in the order of admission
+        self.waiting: deque[Sequence] = deque()
+        self.unseen: list[Sequence] = []  # requests that arrived after the next step was prepared
+        self.prefilling: list[Sequence] = []
+        self.decoding: dict[int, Sequence] = {}  # decoding sequences by id, in the order of admission
         self.ends: list[tuple[int, int, int]] = []  # heap of (last step, admission, id) of decoding sequences
         self.admissions = 0
         self.context = 0  # tokens of the decoding sequences
@@ -118,6 +104,8 @@ class _Simulation:
             rest[self.refused] = False
             end[rest] = now
             first[rest & np.isnan(first)] = now
+        tokens, full = self.held * self.limits.block + self.prefix, self.at_once >= self.limits.max_seqs
+        cut = self.cut or self.stages > 1  # micro batches also split the budget
         return EngineRun(
             arrival_s=np.array(self.arrival),
             first_s=first,
@@ -128,14 +116,7 @@ class _Simulation:
             gap_counts=np.array(self.gap_counts),
             preemptions=self.preemptions,
             steps=self.steps,
-            room=RoomUsed(
-                tokens=self.held * self.limits.block + self.prefix,
-                requests=self.at_once,
-                step=self.most,
-                short=self.short,
-                full=self.at_once >= self.limits.max_seqs,
-                cut=self.cut or self.stages > 1,  # micro batches also split the budget
-            ),
+            room=RoomUsed(tokens, self.at_once, self.most, self.short, full, cut),
         )
 
     def _arrivals(self) -> None:
@@ -161,7 +142,7 @@ class _Simulation:
             self.short = self.cut = True
             self.refused.append(i)
             return False
-        s = _Sequence(i, self.inputs[i], self.outputs[i])
+        s = Sequence(i, self.inputs[i], self.outputs[i])
         s.done = s.known - 1 if self.requests.received else 0
         (self.unseen if late else self.waiting).append(s)
         return True
@@ -170,7 +151,8 @@ class _Simulation:
         return -(-tokens // self.limits.block)
 
     def _one_event(self) -> None:
-        batch = self._admit() if (self.waiting or self.prefilling) and not (self.decoding and self._turn_in()) else []
+        ready = (self.prefilling or self.waiting) and not (self.holds and self.decoding and self._turn_in())
+        batch = self._admit() if ready else []
         if self.limits.version == 0 and batch and not self.requests.received:
             self._prompt_step(batch, decode=False)
         elif batch:
@@ -179,15 +161,18 @@ class _Simulation:
             self._decode_run()
         else:  # the first prompt does not fit an empty engine, which only V0's watermark can cause
             self._force()
+        self._see_all()
+
+    def _see_all(self) -> None:
         self.waiting.extend(self.unseen)
         self.unseen.clear()
 
     def _turn_in(self) -> int:
         """Steps until a step may contain prompts again."""
-        held = self.turned and len(self.decoding) + len(self.prefilling) >= self.limits.held_from
+        held = self.holds and len(self.decoding) + len(self.prefilling) >= self.limits.held_from
         return self.turns.left(len(self.prefilling) + len(self.waiting)) if held else 0
 
-    def _admit(self) -> list[tuple[_Sequence, int]]:
+    def _admit(self) -> list[tuple[Sequence, int]]:
         """The prompt chunks of the next step, as (sequence, tokens), including those of newly admitted requests."""
         limits, v1, waiting, long_prompt = self.limits, self.limits.version == 1, self.waiting, self.long_prompt
         before = self.preemptions
@@ -195,10 +180,9 @@ class _Simulation:
             self._reserve()
         whole = limits.batched_tokens * self.stages
         budget = whole - (len(self.decoding) if v1 else 0)
-        batch: list[tuple[_Sequence, int]] = []
+        batch: list[tuple[Sequence, int]] = []
         for s in self.prefilling:
-            tokens = min(s.known - s.done, budget, long_prompt)
-            if tokens > 0:
+            if (tokens := min(s.known - s.done, budget, long_prompt)) > 0:
                 batch.append((s, tokens))
                 budget -= tokens
         if v1 and self.preemptions > before:
@@ -207,7 +191,7 @@ class _Simulation:
         kept = self.phase[self.step % limits.block] if v1 else self.blocks * _WATERMARK
         while waiting and budget > 0 and running < limits.max_seqs:
             s = waiting[0]
-            cached = min(self.prefix, (s.known - 1) // limits.block * limits.block) if self.prefix_ready else 0
+            cached, shared = self._found(s)
             tokens = min(s.known - max(cached, s.done), long_prompt)
             if tokens > budget and limits.chunked and v1:
                 tokens = budget
@@ -216,42 +200,46 @@ class _Simulation:
                 break
             # Reserves blocks for the whole prompt. vLLM allocates them chunk by chunk, with the same effect, because it
             # admits no other request before the prompt's last chunk.
-            need = self._blocks(s.known) - cached // limits.block
+            need = self._blocks(s.known) - shared - s.fetched
             if need + kept + self._to_come(s, need) > self.free:
                 self.short = True
                 break
             waiting.popleft()
-            self._start(s, need, cached)
+            self._start(s, need, cached, shared)
             batch.append((s, tokens))
             budget -= tokens
             running += 1
-        if running > self.at_once:
-            self.at_once = running
+        self.at_once = max(self.at_once, running)
         if budget <= 0:
             self.cut = True
         elif whole - budget > self.most:
             self.most = whole - budget
         return batch
 
-    def _to_come(self, s: _Sequence, need: int) -> float:
+    def _found(self, s: Sequence) -> tuple[int, int]:
+        """(tokens of the prompt that are in the prefix cache; blocks of them that take no free ones)"""
+        cached = min(self.prefix, (s.known - 1) // self.limits.block * self.limits.block) if self.prefix_ready else 0
+        return cached, cached // self.limits.block
+
+    def _to_come(self, s: Sequence, need: int) -> float:
         """Blocks reserved for future tokens, in engines that avoid preemption."""
         if not self.limits.reserved:
             return 0.0
         own = self._blocks(s.known + s.asked) - need
         return own + self.limits.reserved * (self.promised - (self.blocks - self.free))
 
-    def _start(self, s: _Sequence, need: int, cached: int) -> None:
+    def _start(self, s: Sequence, need: int, cached: int, shared: int) -> None:
         self.free -= need
         s.whole = self._blocks(s.known + s.asked)
         self.promised += s.whole
         self.held = max(self.held, self.promised)
-        s.done, s.shared = max(cached, s.done), cached // self.limits.block
+        s.done, s.shared, s.fetched = max(cached, s.done), shared, 0
         s.admitted = self.admissions = self.admissions + 1
         self.prefilling.append(s)
 
-    def _prompt_step(self, batch: list[tuple[_Sequence, int]], decode: bool) -> None:
+    def _prompt_step(self, batch: list[tuple[Sequence, int]], decode: bool) -> None:
         tokens, pairs = 0, 0.0
-        finished: list[tuple[_Sequence, int]] = []
+        finished: list[tuple[Sequence, int]] = []
         for s, t in batch:
             tokens += t
             pairs += t * (s.done + (t + 1) / 2)
@@ -262,7 +250,7 @@ class _Simulation:
         self.begun = self.now
         self.now += took
         self.steps += 1
-        if self.turned:
+        if self.holds:
             self.turns.read(alone=not decode)
         if decodes:
             self.owed = min(self.owed, 1.0) + self.times.per_step
@@ -283,22 +271,21 @@ class _Simulation:
                 s.late = self.times.under_way(t, s.known, took)
                 self._sampled_first(s)
 
-    def _step_s(self, batch: list[tuple[_Sequence, int]], tokens: int, pairs: float, decodes: int) -> float:
-        """Seconds of a step with prompts. With a separate prefill pool (`received`), the new sequences only decode."""
-        if not self.requests.received:
+    def _step_s(self, batch: list[tuple[Sequence, int]], tokens: int, pairs: float, decodes: int) -> float:
+        """Seconds of a step with prompts. With a separate prefill pool (`received`), new sequences only decode."""
+        if not self.requests.received or tokens > len(batch):
             return self.times.prompts(len(batch), tokens, pairs, decodes, self.context if decodes else 0)
         seqs, context = len(self.decoding) + len(batch), self.context + sum(s.known for s, _ in batch)
         return self.times.token(self.times.decode(seqs) + self.times.context(seqs) * context, seqs)
 
-    def _sampled_first(self, s: _Sequence) -> None:
+    def _sampled_first(self, s: Sequence) -> None:
         """Completes a prompt: its step yields the first token, and the sequence starts to decode."""
         if math.isnan(self.first[s.id]):
             self.first[s.id] = self.now + s.late
         s.asked -= 1
         s.known += 1
         if s.asked == 0:
-            self.free += self._blocks(s.known - 1) - s.shared
-            self.promised -= s.whole
+            self._release(s, s.known - 1)
             self._ended(s)
             return
         s.start_step, s.end_step = self.step, self.step + s.asked
@@ -307,7 +294,7 @@ class _Simulation:
         self.context += s.known
         self.phase[self._phase(s)] += 1
 
-    def _phase(self, s: _Sequence) -> int:
+    def _phase(self, s: Sequence) -> int:
         """The step (mod block) in which a sequence, with blocks for `known` - 1 tokens now, needs another block."""
         return (s.start_step - (s.known - 1)) % self.limits.block
 
@@ -316,28 +303,41 @@ class _Simulation:
         seqs = len(self.decoding)
         if not seqs:
             return
-        steps = self._steps_in_memory(self.ends[0][0] - self.step)
-        base, slope = self.times.decode(seqs), self.times.context(seqs)
-        if self.waiting or self.prefilling:
-            steps = min(steps, self._turn_in() or steps)
-        if self.coming or self.unseen:
-            open_slot = seqs + len(self.prefilling) < self.limits.max_seqs
-            if open_slot and len(self.waiting) < 1 + (self.limits.held > self.limits.held_several):
-                until = self.coming[0][0] - self.now if self.coming else math.inf
-                steps = 1 if self.unseen else min(steps, self._steps_until(until, base, slope, seqs))
-        first = base + slope * self.context
-        mean = first + slope * seqs * (steps - 1) / 2
-        took = self.times.token(mean, seqs)
-        self.now += took * steps
-        self.begun = self.now - self.times.token(first + slope * seqs * (steps - 1), seqs)
-        self.steps += steps
-        if self.turned:
-            self.turns.passed(steps)
-        self._tokens(steps, took, self.times.per_step)
+        steps = self._steps_alike(seqs)
+        if self.coming and self._may_join(seqs):
+            steps = min(steps, self._steps_until(self.coming[0][0] - self.now, seqs))
+        self._decode(steps, seqs)
 
-    def _steps_until(self, seconds: float, base: float, slope: float, seqs: int) -> int:
+    def _steps_alike(self, seqs: int) -> int:
+        """Decode steps of the same sequences, if no request comes."""
+        steps = self._steps_in_memory(self.ends[0][0] - self.step)
+        if self.holds and (self.waiting or self.prefilling):
+            steps = min(steps, self._turn_in() or steps)
+        return 1 if self.unseen and self._may_join(seqs) else steps
+
+    def _may_join(self, seqs: int) -> bool:
+        """Whether a request that comes now may be admitted while these sequences decode."""
+        few = len(self.waiting) < 1 + (self.limits.held > self.limits.held_several)
+        return few and seqs + len(self.prefilling) < self.limits.max_seqs
+
+    def _decode(self, steps: int, seqs: int) -> None:
+        slope = self.times.context(seqs)
+        first, more = self.times.decode(seqs) + slope * self.context, slope * seqs * (steps - 1)
+        took = self.times.token(first + more / 2, seqs)
+        self._decoded(steps, took, self.times.token(first + more, seqs) if steps > 1 else took)
+
+    def _decoded(self, steps: int, mean_s: float, last_s: float) -> None:
+        self.now += mean_s * steps
+        self.begun = self.now - last_s
+        self.steps += steps
+        if self.holds:
+            self.turns.passed(steps)
+        self._tokens(steps, mean_s, self.times.per_step)
+
+    def _steps_until(self, seconds: float, seqs: int) -> int:
         """Decode steps until `seconds` have passed. Each step takes slope × seqs longer than the one before."""
-        first = self.times.token(base + slope * self.context, seqs)
+        slope = self.times.context(seqs)
+        first = self.times.token(self.times.decode(seqs) + slope * self.context, seqs)
         growth = slope * seqs / self.times.per_step
         if growth * seconds < 1e-9 * first * first:
             return max(1, math.ceil(seconds / first))
@@ -365,13 +365,12 @@ class _Simulation:
             newest = next(reversed(self.decoding.values()))
             if last is not None and last.admitted > newest.admitted:
                 self.prefilling.pop()
-                self.free += self._blocks(last.known) - last.shared
-                self.promised -= last.whole
+                self._release(last, last.known)
                 self._back(last)
             else:
                 self._preempt(newest)
 
-    def _preempt(self, s: _Sequence) -> None:
+    def _preempt(self, s: Sequence) -> None:
         done = self.step - s.start_step
         self._leave(s, s.known + done)
         self.ends.remove((s.end_step, s.admitted, s.id))
@@ -379,18 +378,22 @@ class _Simulation:
         s.known, s.asked = s.known + done, s.asked - done
         self._back(s)
 
-    def _back(self, s: _Sequence) -> None:
+    def _back(self, s: Sequence) -> None:
         s.done = 0
         self.preemptions += 1
         self.short = True
         self.waiting.appendleft(s)
 
-    def _leave(self, s: _Sequence, known: int) -> None:
+    def _leave(self, s: Sequence, known: int) -> None:
         """Removes a sequence of `known` tokens and frees its blocks. (The last token has no block.)"""
         del self.decoding[s.id]
         self.phase[self._phase(s)] -= 1
         self.context -= known
-        self.free += self._blocks(known - 1) - s.shared
+        self._release(s, known - 1)
+
+    def _release(self, s: Sequence, tokens: int) -> None:
+        """Frees the blocks of a sequence that has blocks for `tokens` tokens."""
+        self.free += self._blocks(tokens) - s.shared
         self.promised -= s.whole
 
     def _tokens(self, steps: int, each_s: float, piece: float) -> None:
@@ -418,7 +421,7 @@ class _Simulation:
             self._leave(s, s.known + self.step - s.start_step)
             self._ended(s)
 
-    def _ended(self, s: _Sequence) -> None:
+    def _ended(self, s: Sequence) -> None:
         self.end[s.id] = self.now + s.late
         if self.users:
             self._send()
@@ -426,5 +429,5 @@ class _Simulation:
     def _force(self) -> None:
         """Admits the first prompt in spite of the watermark, as version 0 does when nothing else runs."""
         s = self.waiting.popleft()
-        self._start(s, self._blocks(s.known), 0)
+        self._start(s, self._blocks(s.known), 0, 0)
         self._prompt_step([(s, s.known)], decode=False)

@@ -59,10 +59,13 @@ def fluid(s: Setup, wanted: Collection[str] | None = None) -> dict[str, np.ndarr
 
 
 def _own(s: Setup) -> tuple[np.ndarray, np.ndarray]:
-    """(prompt tokens computed per request, cache tokens left after the common prefix)."""
+    """(prompt tokens computed per request; cache tokens left after the common prefix, as if a request took only the
+    former and its answer)"""
     cached = np.where(s.prefix_caching, s.shared_prefix // s.block * s.block, 0.0)
     cached = np.minimum(cached, s.input_len - 1)
-    return s.input_len - cached, np.maximum(s.memory.kv_tokens - cached, 1.0)
+    own, room = s.input_len - cached, np.maximum(s.memory.kv_tokens - cached, 1.0)
+    computed = np.maximum(own - s.found, 1.0)
+    return computed, room * (computed + s.output_len) / (own + s.output_len)
 
 
 def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:

@@ -83,6 +83,7 @@ class Setup:
     input_len: np.ndarray
     output_len: np.ndarray
     shared_prefix: np.ndarray
+    found: np.ndarray  # further tokens of a prompt that are already cached, but not for other requests
     requests: np.ndarray
     length_spread: np.ndarray
     input_quantiles: np.ndarray
@@ -160,6 +161,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
         held_several=np.where(timeout > 0, number("adp_wait_iters", 0), np.maximum(at_once, between)),
         apart=apart,
         ahead=ahead,
+        found=np.zeros(n),
         front_end_s=number("front_end_ms", usual.front_end_s * 1e3) * 1e-3,
         request_s=number("request_ms", usual.request_s * 1e3) * 1e-3,
         **load,

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from autoscout.job.metrics import DEVICES, HIGHEST_RATE, LATENCIES, MORE_IS_BETTER, SERVING_METRICS
-from autoscout.job.trace import HASHED
 from autoscout.job.words import listed
 from autoscout.simulate.combinations import Combinations
 from autoscout.simulate.encode import software_of
 from autoscout.simulate.member import Columns, Prediction
-from autoscout.simulate.serving import prefill_pool, speculation, unsaid
+from autoscout.simulate.serving import fleet_run, speculation, unsaid
 from autoscout.simulate.serving.doubt import at_a_rate, fluid_error, own_error, prior_spread, swing
 from autoscout.simulate.serving.engine_shapes import numbers
+from autoscout.simulate.serving.fleet_fluid import fleet_fluid
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.highest_rate import of_few, of_many
 from autoscout.simulate.serving.latencies import FEWEST, QUANTILES, metrics_of_run, share_within
@@ -29,7 +29,7 @@ from kb.records import Traffic
 # millisecond each). Larger sets use the fluid model.
 EXACT, EXACT_BATCHES = 32, 4000
 _LABELS = ("row", "source", "model", "why_not")  # columns without effect on times
-_UNPRICED = frozenset({"cudagraph_mode", "kv_offload"})  # knobs without effect on predictions
+_UNPRICED = frozenset({"cudagraph_mode"})  # knobs without effect on predictions
 
 PER_DEVICE, PER_DOLLAR = "output_tokens_per_s_per_gpu", "usd_per_million_output_tokens"
 _NOT_PREDICTED = ("kv_needed_tokens", "cpu_s", "joules_per_token")
@@ -67,13 +67,6 @@ class ServingSimulator:
             return f"the serving model needs {listed(missing)}"
         if not any(name in columns for name in ("traffic", "batch", "concurrency", "rate")):
             return "the serving model needs a load: traffic, batch, concurrency or rate"
-        if isinstance(traffic := columns.get("traffic"), Traffic) and (
-            traffic.sessions or traffic.trace.endswith(HASHED)
-        ):
-            return (
-                "the serving model cannot predict how much of a session is still in the KV cache when its next "
-                "turn arrives"
-            )
         if self.metric not in SERVING_METRICS or self.metric in _NOT_PREDICTED:
             return f"the serving model does not predict {self.metric}"
         if self.metric == HIGHEST_RATE and not _limits(columns):
@@ -200,14 +193,14 @@ def evaluate(
     if keys and exact.all() and metric not in ("", "goodput_rps"):
         found = _averages(tuple(keys), s)
     else:
-        found = fluid(s, _quantiles(columns, metric))
+        found = fleet_fluid(columns, s, _quantiles(columns, metric))
     if metric in ("", "goodput_rps"):
         found["goodput_rps"] = found["goodput_rps"] * share_within(found, _slo(columns))
     found["kv_cache_tokens"] = s.memory.kv_tokens
     if metric == HIGHEST_RATE:
         limits, traffic = _limits(columns), columns.get("traffic")
         rates = of_few(traffic, s, limits) if exact.all() and isinstance(traffic, Traffic) else of_many(s, limits)
-        found[metric] = np.where(prefill_pool.apart(columns, n), np.nan, rates)
+        found[metric] = np.where(fleet_run.apart(columns, n), np.nan, rates)
     else:
         for i in np.flatnonzero(exact).tolist():
             for name, value in _once(keys[i], partial(exactly, columns, s, i)).items():
@@ -279,8 +272,8 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
     """Metrics of configuration i from the event simulation of one replica."""
     n = len(s.batch)
     replicas = as_full(float(max(s.batch[i], s.concurrency[i])), max(int(s.replicas[i]), 1))
-    if prefill_pool.apart(columns, n)[i]:
-        run, replicas = prefill_pool.run_apart(columns_at(columns, np.array([i]), n), s, i), float(s.replicas[i])
+    if fleet_run.is_fleet(columns, n)[i]:
+        run, replicas = fleet_run.run_fleet(columns_at(columns, np.array([i]), n), s, i), 1.0
         if run is None:
             return {name: 0.0 if name.endswith(MORE_IS_BETTER) else np.inf for name in SERVING_METRICS}
     else:
@@ -337,14 +330,12 @@ def _refused(columns: Columns, counts: np.ndarray) -> dict[str, np.ndarray]:
         if "fp8" not in device(kind).formats and not device(kind).cpu
     }
     plain = np.isin(np.asarray(columns["gpu"], dtype=str), [*kinds]) & np.char.startswith(cache, "fp8")
-    many = prefill_pool.apart(columns, n) & (counts.sum() > EXACT)
     return {
         **speculation.refused(columns, n),
         (
             f"the cost of an 8-bit KV cache is unknown on {listed(sorted(kinds))}, because these devices have no "
             "8-bit arithmetic"
         ): plain,
-        f"separate prefill servers are simulated for at most {EXACT} configurations at once": many,
     }
 
 

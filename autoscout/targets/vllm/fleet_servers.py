@@ -3,12 +3,11 @@ engines (the knob `prefill`, with NixlConnector). Each server is a `vllm serve`,
 servers."""
 
 import shlex
-import tomllib
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from autoscout.simulate.serving.fleet_run import policy_of
 from autoscout.targets.launch import Launch, words
 from autoscout.targets.vllm.arguments import engine_arguments, engine_size, flags, world_size
 from kb.records import AutoscoutError, Configuration, Job
@@ -20,7 +19,6 @@ SIDE = "VLLM_NIXL_SIDE_CHANNEL_PORT"
 NEEDS = {KNOB: PROGRAM, PREFILL: "nixl"}  # knob → package that configurations with this knob need
 _SIDE_PORT, _SIDE_APART = 5600, 100  # first server's port; distance between servers, which need a port per engine
 _SCRIPT = "fleet.sh"
-_ROUTERS = Path(__file__).with_name("routers.toml")
 _OF_SEVERAL = ("data_parallel_size", "data_parallel_size_local", "data_parallel_backend")
 
 
@@ -34,8 +32,8 @@ class FleetServer(msgspec.Struct, frozen=True):
 
 
 def policy(configuration: Configuration) -> dict[str, Any]:
-    """Returns the routing policy (from routers.toml) of the configuration."""
-    return tomllib.loads(_ROUTERS.read_text())[str(configuration.knobs.get(KNOB, ENGINE))]
+    """Returns the configuration's routing policy."""
+    return policy_of(str(configuration.knobs.get(KNOB, ENGINE)))
 
 
 def is_apart(configuration: Configuration) -> bool:

@@ -20,6 +20,7 @@ from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from autoscout.targets.vllm.arguments import engine_arguments_of, flags
 from autoscout.targets.vllm.expert import batches
 from autoscout.targets.vllm.flag_kinds import not_had
+from autoscout.targets.vllm.host_tier import tier_problems
 from autoscout.targets.vllm.kept import asked_for
 from autoscout.targets.vllm.line_flags import (
     SWITCHES,
@@ -215,6 +216,7 @@ def line_problems(job: Job) -> Iterator[str]:
         yield "launch.current serves no model; write the whole line of `vllm serve`, without variables"
     if "--config" in flags:
         yield f"launch.current: write the settings of {' '.join(flags['--config'])} as flags (`autoscout init` does)"
+    yield from tier_problems(job, flags)
     single = "".join(flags.get("--dtype", ["auto"])) in ("float", "float32")
     if "--dtype" in flags and "auto" not in flags["--dtype"] and single != (job.model.dtype == "fp32"):
         yield f"launch.current has --dtype {flags['--dtype'][0]}, but model.dtype is '{job.model.dtype}'"

@@ -16,7 +16,8 @@ from autoscout.running import interpreter
 from autoscout.running.cluster.devices import device_kind, used_nodes
 from autoscout.running.shadow_process import shadows_of
 from autoscout.simulate.encode import of_job
-from autoscout.simulate.serving import prefill_pool
+from autoscout.simulate.serving import fleet_router as fleet_router_file
+from autoscout.simulate.serving import fleet_run
 from autoscout.simulate.serving import step_times as step_times_file
 from autoscout.simulate.serving.doubt import stated_error
 from autoscout.simulate.serving.engine_run import step_times
@@ -53,7 +54,7 @@ _MOST_SEQS, _MOST_TOKENS = 1024, 16384  # default limits on a step in vLLM (Engi
 OF_PLACES = ("data_parallel_size", "data_parallel_size_local", "data_parallel_backend", "distributed_executor_backend")
 _UNKNOWN = {
     "spec": "how many guessed tokens are accepted",
-    "kv_offload": "transfers between host and device",
+    "kv_offload": "transfers between host and device (`autoscout predict` prices them)",
 }
 
 
@@ -65,7 +66,8 @@ def shadow(asked: ShadowAsked) -> ServingShadow:
     question = question_of(job, asked.configuration, asked.losses)
     python = interpreter.target_python(job)
     versions = _versions(python)
-    files = [*sorted(WORKER.glob("*.py")), *sorted(SCRIPT.parent.glob("*.py")), Path(step_times_file.__file__)]
+    files = [*sorted(WORKER.glob("*.py")), *sorted(SCRIPT.parent.glob("*.py"))]
+    files += [Path(str(of.__file__)) for of in (step_times_file, fleet_router_file)]
     key = content_hash([question, model, versions, interpreter.hash_of(files)])
     (found,), known = answered(
         [key], ServedTrace, asked, lambda _: ask([question], python, asked.limit_s, asked.stopping)
@@ -103,7 +105,7 @@ def _group(job: Job, configuration: Configuration, one: Setup) -> dict[str, Any]
         "arguments": {argument: value for argument, value in given.items() if argument not in OF_PLACES},
         "memory": max(0, int(one.memory.kv_gib[0] * GIB)),
         "times": asdict(tables_of(one, longest(job))),
-        "link": list(prefill_pool.link_s(one.engine)) if apart else [0.0, 0.0],
+        "link": list(fleet_run.link_of(one.engine)) if apart else [0.0, 0.0],
     }
 
 
@@ -116,7 +118,7 @@ def _readers(job: Job, configuration: Configuration, one: Setup) -> list[dict[st
     reading = Configuration({**configuration.knobs, **alike})
     columns = {**_columns(job, configuration, one.engine.device.name), **alike, "pp": 1}
     found = _group(job, reading, setup(columns, one.engine.device, 1))
-    link = list(prefill_pool.link_s(setup(columns, one.engine.device, 1).engine))
+    link = list(fleet_run.link_of(setup(columns, one.engine.device, 1).engine))
     given = {**found["arguments"], "kv_transfer_config": _connector("kv_producer")}
     return [{**found, "role": "reads", "link": link, "arguments": given}]
 

@@ -1,7 +1,6 @@
 """Fleets on one clock: vLLM's own engines, dealt requests as a router deals them. With round times of steps, each does
 what it would do alone."""
 
-import sys
 from typing import Any
 
 import msgspec
@@ -10,6 +9,7 @@ import verbs
 from serving_bench import PYTHON, needs_vllm
 from test_vllm_shadow import KNOBS, gpu_job, question
 
+from autoscout.simulate.serving.fleet_router import EngineLoad, FleetRouter, beginnings
 from autoscout.simulate.shadow.served import EngineCounts, ServedTrace
 from autoscout.targets.tracing import ShadowAsked
 from autoscout.targets.vllm import fleet_servers, load_plan
@@ -222,17 +222,12 @@ class TestWithoutTheEngine:
 
 
 class TestOfRouters:
-    @pytest.fixture(autouse=True)
-    def _worker(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sys, "path", [str(shadows.SCRIPT.parent), *sys.path])
-
     def dealt(self, name: str, loads: list[tuple[int, int, float]], prompts: list[list[int]], sessions: list[int]):
         """Where requests go while the engines' loads stay: (in flight, waiting, used)."""
-        from fleet_router import EngineLoad, FleetRouter
-
         router = FleetRouter(fleet_servers.policy(Configuration({"router": name})), len(loads))
         there = [EngineLoad(i, *load) for i, load in enumerate(loads)]
-        return [router.pick(there, p, s) for p, s in zip(prompts, sessions, strict=True)], router
+        begun = [beginnings(p, router.block) if router.block else [] for p in prompts]
+        return [router.pick(there, b, s) for b, s in zip(begun, sessions, strict=True)], router
 
     def test_in_turn(self) -> None:
         dealt, _ = self.dealt("round_robin", [(0, 0, 0.0), (9, 9, 1.0), (0, 0, 0.0)], [[1]] * 6, [-1] * 6)
@@ -258,15 +253,12 @@ class TestOfRouters:
         dealt, _ = self.dealt("cache_aware", loads, [one, other, [*one, 7], [*other, 8]], [-1] * 4)
         assert dealt[2] == dealt[0]
         assert dealt[3] == dealt[1]
-        from fleet_router import EngineLoad
-
         _, router = self.dealt("cache_aware", [(5, 0, 0.0), (9, 0, 0.0)], [one], [-1])
-        assert router.pick([EngineLoad(0, 5, 0, 0.0), EngineLoad(1, 9, 0, 0.0)], one, -1) == 0
-        assert router.pick([EngineLoad(0, 90, 0, 0.0), EngineLoad(1, 9, 0, 0.0)], one, -1) == 1
+        begun = beginnings(one, router.block)
+        assert router.pick([EngineLoad(0, 5, 0, 0.0), EngineLoad(1, 9, 0, 0.0)], begun, -1) == 0
+        assert router.pick([EngineLoad(0, 90, 0, 0.0), EngineLoad(1, 9, 0, 0.0)], begun, -1) == 1
 
     def test_a_lost_engine_moves_its_own_sessions_only(self) -> None:
-        from fleet_router import EngineLoad
-
         sessions = list(range(60))
         before, router = self.dealt("consistent_hash", [(0, 0, 0.0)] * 4, [[1]] * 60, sessions)
         assert set(before) == {0, 1, 2, 3}

@@ -8,9 +8,11 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fleet_router import EngineLoad, FleetRouter
+from simulators import loaded
 from virtual_clock import VirtualClock
 from virtual_engine import TOKEN
+
+routing = loaded("fleet_router")
 
 
 class FleetEngine:
@@ -89,10 +91,10 @@ class FleetEngine:
             "lost": self.lost,
         }
 
-    def load(self) -> EngineLoad:
+    def load(self) -> Any:
         scheduler = self.executor.scheduler
         used = scheduler.kv_cache_manager.usage
-        return EngineLoad(self.number, len(self.open), len(scheduler.waiting), used)
+        return routing.EngineLoad(self.number, len(self.open), len(scheduler.waiting), used)
 
 
 class EngineFleet:
@@ -111,7 +113,7 @@ class EngineFleet:
         self.engines = [FleetEngine(engine, role, number, each_step) for number, (engine, role) in enumerate(engines)]
         for engine in self.engines:
             engine.executor.hand_over = self._handed_over
-        self._routers = {role: FleetRouter(policy, len(engines)) for role in ("reads", "answers", "both")}
+        self._routers = {role: routing.FleetRouter(policy, len(engines)) for role in ("reads", "answers", "both")}
         self._first = "reads" if any(engine.role == "reads" for engine in self.engines) else "both"
         self._losses = sorted(losses)
         self._clock = VirtualClock()
@@ -150,7 +152,9 @@ class EngineFleet:
 
     def _send(self, name: str, prompt: Any, params: Any, role: str) -> None:
         there = [engine.load() for engine in self.engines if engine.role == role and not engine.lost]
-        chosen = self.engines[self._routers[role].pick(there, prompt["prompt_token_ids"], self._session(name))]
+        router = self._routers[role]
+        begun = routing.beginnings(prompt["prompt_token_ids"], router.block) if router.block else []
+        chosen = self.engines[router.pick(there, begun, self._session(name))]
         self.placed[name] = chosen.number
         chosen.open[name] = False
         chosen.sent[name] = self.now()

@@ -1,14 +1,13 @@
 """vLLM's engine with a simulated executor, which predicts the duration of each step and advances a simulated clock. The
 scheduler, KV cache manager, prefix cache, batch queue, input and output processing are vLLM's own."""
 
-import importlib.util
 import math
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from simulators import loaded
 from virtual_clock import VirtualClock
 from vllm.distributed.utils import get_pp_indices
 from vllm.utils.torch_utils import kv_cache_dtype_str_to_dtype
@@ -16,7 +15,6 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, KVConnectorOutput, ModelRunnerOutput
 
-_TIMES = Path(__file__).parents[4] / "simulate" / "serving" / "step_times.py"
 _CHECK_INTERVAL_S = 1e-3  # seconds between checks for finished transfers on an engine that has nothing to compute
 TOKEN = 11  # the token of all answers; must not be a special one
 
@@ -39,11 +37,7 @@ class Counts:
 
 def tables(given: dict[str, Any]) -> Any:
     """Returns the predictor of step times, created as in the event simulator."""
-    spec = importlib.util.spec_from_file_location("step_times", _TIMES)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = loaded("step_times")
     return module.StepTimes(**{**given, "prompt": module.PromptAttention(**given["prompt"])})
 
 

@@ -1,0 +1,118 @@
+"""Runs the simulation of a configuration's whole fleet: engines behind a router (knob `router`), and engines that read
+prompts for the others (knob `prefill`; Zhong et al. 2024, "DistServe"). docs/lab/simulators-serving.md compares the
+latter with nine runs measured by dstack.
+
+A single engine with conversations, or with prompts that share blocks, is a fleet of one."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoscout.job.requests import of_traffic
+from autoscout.job.trace import HASHED
+from autoscout.simulate.hardware.device import hardware
+from autoscout.simulate.serving.engine_run import EngineRun, step_times
+from autoscout.simulate.serving.engine_shapes import EngineShapes
+from autoscout.simulate.serving.one_replica import engine_of, limits_of, requests_of
+from autoscout.simulate.serving.serving_device import ServingDevice
+from autoscout.simulate.serving.serving_fleet import EngineGroup, FleetLoad, simulate_fleet
+from autoscout.simulate.serving.setup import Setup, setup
+from kb.records import Traffic
+
+ERROR = 0.2  # additional log error of separate prefill engines; assumed
+_LOADS: dict[str, FleetLoad] = {}  # cache by traffic
+_MOST_LOADS = 8
+_ROUTERS = tomllib.loads(Path(__file__).with_name("routers.toml").read_text())
+
+
+def policy_of(router: str) -> dict[str, Any]:
+    """The policy (of routers.toml) that the knob `router` names."""
+    return _ROUTERS[router]
+
+
+def apart(columns: Mapping[str, Any], n: int) -> np.ndarray:
+    """(n,) whether a configuration has separate engines for prompts."""
+    return np.broadcast_to(np.nan_to_num(np.asarray(columns.get("prefill", 0), dtype=float)) > 0, (n,))
+
+
+def continues(traffic: Any) -> bool:
+    """Whether the requests of a load share more than one common beginning."""
+    return isinstance(traffic, Traffic) and (traffic.sessions is not None or traffic.trace.endswith(HASHED))
+
+
+def is_fleet(columns: Mapping[str, Any], n: int) -> np.ndarray:
+    """(n,) whether a configuration has to be simulated as a whole."""
+    return apart(columns, n) | continues(columns.get("traffic")) | ("router" in columns)
+
+
+def run_fleet(columns: Mapping[str, Any], s: Setup, i: int) -> EngineRun | None:
+    """The run of configuration i. `columns`: of this configuration alone. None if no request fits."""
+    load = _load(columns.get("traffic"), s, i)
+    e, limits = engine_of(s, i), limits_of(s, i)
+    longest = 0 if limits.chunked else int((load.requests.input_len + load.requests.output_len).max())
+    separate = bool(apart(columns, 1)[0])
+    count, times = max(int(s.replicas[i]), 1), step_times(e, limits, longest)
+    groups = [EngineGroup(count, "both", times, limits, *_host_tier(columns, e))]
+    smallest = int((load.requests.input_len + load.requests.output_len).min())
+    if separate:
+        reading = readers(columns, s.engine.device, 1)
+        limits = limits_of(reading, 0)
+        if limits.kv_tokens < int(load.requests.input_len.min()) + 1:
+            return None
+        times = step_times(reading.engine, limits, longest)
+        groups.insert(0, EngineGroup(max(int(reading.replicas[0]), 1), "reads", times, limits))
+        groups[1] = EngineGroup(count, "answers", groups[1].times, groups[1].limits, link_of(reading.engine))
+    if groups[-1].limits.kv_tokens < smallest:
+        return None
+    router = str(np.ravel(columns.get("router", "engine"))[0])
+    return simulate_fleet(groups, policy_of(router), load, float(s.front_end_s[i] + s.request_s[i]))
+
+
+def link_of(e: EngineShapes) -> tuple[float, float]:
+    """`link_s` of one configuration."""
+    once, each = link_s(e)
+    return once, float(each[0])
+
+
+def _host_tier(columns: Mapping[str, Any], e: EngineShapes) -> tuple[tuple[float, float], int]:
+    """((latency, seconds per token) of a transfer from the host's memory; tokens that fit there). vLLM counts the size
+    over all tensor parallel ranks of an engine; each rank has its own link."""
+    each, hw = float(e.kv_bytes[0] * e.layers[0]), hardware(e.device.name)
+    assert hw is not None
+    gib = float(np.nan_to_num(np.ravel(np.asarray(columns.get("kv_offload", 0.0), dtype=float))[0]))
+    return (0.0, each / (1e9 * hw.host_gb_s)), int(gib * 2**30 / (each * float(e.tp[0])))
+
+
+def readers(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
+    """The engines of n configurations that only read prompts."""
+    ranks, size = (np.asarray(columns.get(name, 1), dtype=float) for name in ("prefill", "prefill_tp"))
+    size = np.where(size > 0, size, 1.0)
+    return setup({**columns, "tp": size, "dp": ranks / size, "pp": 1.0}, device, n)
+
+
+def _load(traffic: Any, s: Setup, i: int) -> FleetLoad:
+    if isinstance(traffic, Traffic):
+        return load_of_traffic(traffic)
+    return FleetLoad(requests_of(None, replace(s, replicas=np.ones_like(s.replicas)), i))
+
+
+def load_of_traffic(traffic: Traffic) -> FleetLoad:
+    key = str(traffic)
+    if key not in _LOADS:
+        if len(_LOADS) >= _MOST_LOADS:
+            _LOADS.clear()
+        _LOADS[key] = FleetLoad(of_traffic(traffic), traffic.sessions.think_s if traffic.sessions else 0.0)
+    return _LOADS[key]
+
+
+def link_s(e: EngineShapes) -> tuple[float, np.ndarray]:
+    """(latency in seconds, (n,) seconds per token) of sending a KV cache to another engine of the node. All devices of
+    an engine send concurrently."""
+    hw = hardware(e.device.name)
+    assert hw is not None  # a ServingDevice always has a hardware file
+    send = hw.island.send
+    return float(1e-6 * send.latency_us[0]), e.kv_bytes * e.layers / (1e9 * send.bus_gb_s[0])

@@ -1,0 +1,186 @@
+"""One engine of a simulated fleet: the event simulation of events.py, which gets its requests one by one.
+
+A run of decode steps is planned as a whole, up to the first end of an answer, and cut where a request arrives that may
+join it."""
+
+import math
+
+from autoscout.job.requests import Requests
+from autoscout.simulate.serving.engine_run import Sequence
+from autoscout.simulate.serving.events import EngineSimulation
+from autoscout.simulate.serving.held_back import EngineLimits
+from autoscout.simulate.serving.prefix_cache import PrefixCache
+from autoscout.simulate.serving.step_times import StepTimes
+
+
+class RoutedEngine(EngineSimulation):
+    """`cache`: None if no requests share beginnings. `link`: (seconds, seconds per token) of a transfer from an engine
+    that read the prompt, or from the host's memory, which a request then waits for; transfers are sequential.
+
+    `at`: time of the engine's next event, infinity if it has nothing to do. `ended`: (time, request) of answers that
+    have ended since the fleet looked. `arriving`: (time, request) of transfers under way."""
+
+    def __init__(
+        self,
+        number: int,
+        times: StepTimes,
+        limits: EngineLimits,
+        requests: Requests,
+        cache: PrefixCache | None,
+        link: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        super().__init__(times, limits, requests)
+        self.number, self.cache, self._link = number, cache, link
+        self._all_remote = requests.received
+        self._some_remote = requests.received or bool(cache and cache.host)
+        self.coming, self.prefix = [], 0
+        self.at, self.in_flight = math.inf, 0
+        self.ended: list[tuple[float, int]] = []
+        self.arriving: list[tuple[float, int]] = []
+        self._remote: list[Sequence] = []  # their caches are on another engine
+        self._unseen_remote: list[Sequence] = []
+        self._fetched: dict[int, Sequence] = {}  # their caches are under way
+        self._planned, self._seqs = 0, 0  # decode steps under way, and their sequences
+        self._soon = False  # whether a transfer may begin after the next step
+        self._link_free = 0.0
+
+    @property
+    def queued(self) -> int:
+        return len(self.waiting) + len(self.unseen) + len(self._remote)
+
+    @property
+    def used(self) -> float:
+        return 1 - self.free / max(self.blocks, 1)
+
+    def arrive(self, i: int, at: float) -> None:
+        """Takes a request. Its answer ends at once if it does not fit into the engine."""
+        late = self._reach(at)
+        if not self._enqueue(i, late):
+            self.end[i] = math.nan
+            self.ended.append((at, i))
+        self._set_next()
+
+    def transferred(self, i: int, at: float) -> None:
+        """Takes a request whose cache has arrived."""
+        late = self._reach(at)
+        self.unseen.append(self._fetched.pop(i))
+        if not late:
+            self._see_all()
+        self._set_next()
+
+    def _see_all(self) -> None:
+        """Requests that have their blocks go before those that wait for blocks."""
+        for s in self.unseen:
+            (self.waiting.appendleft if s.fetched else self.waiting.append)(s)
+        self.unseen.clear()
+
+    def _force(self) -> None:
+        if not self._fetched:  # else all blocks are taken by requests whose caches are under way
+            super()._force()
+
+    def _reach(self, at: float) -> bool:
+        """Goes on to the first step's end after `at`. Returns whether the next step was prepared before."""
+        if self._planned and self._may_join(self._seqs):
+            steps = self._steps_until(at - self.now, self._seqs)
+            if steps < self._planned:
+                self._planned = 0
+                self._decode(steps, self._seqs)
+        if self.at == math.inf:
+            self.now = max(self.now, at)
+            return False
+        if not self._busy():
+            return False
+        return self.limits.ahead and at > self.begun
+
+    def advance(self) -> None:
+        """Ends the steps under way, or begins the next ones."""
+        if self._planned:
+            steps, self._planned = self._planned, 0
+            self._decoded(steps, *self._plan_s)
+            if not self.limits.ahead:  # requests that are sent when others end may begin in the next step
+                self._set_next()
+                return
+        if self._some_remote:
+            self._fetch()
+        if self.unseen and not self._busy():
+            self._see_all()
+        before = self.steps
+        if self._busy():
+            self._one_event()
+        if self._planned or self.steps > before or not self._fetched:
+            self._set_next()
+        else:  # it waits for a transfer
+            self.at = math.inf
+
+    def _set_next(self) -> None:
+        if self._planned:
+            self.at = self._plan_end
+            return
+        if self.unseen and not self._busy():
+            self._see_all()
+        self.at = self.now if self._busy() or self._remote or self._unseen_remote else math.inf
+
+    def _enqueue(self, i: int, late: bool) -> bool:
+        if not super()._enqueue(i, late):
+            return False
+        if self._some_remote:
+            s = (self.unseen if late else self.waiting).pop()
+            (self._unseen_remote if late else self._remote).append(s)
+        return True
+
+    def _fetch(self) -> None:
+        """Begins the transfers of the caches for which there are blocks, if there is a place for another request."""
+        if not self._busy():
+            self._remote += self._unseen_remote
+            self._unseen_remote = []
+        waiting, self._remote = self._remote, []
+        for n, s in enumerate(waiting):
+            cached, shared = self._found(s)
+            need = self._blocks(s.known) - shared
+            if len(self.decoding) + len(self.prefilling) >= self.limits.max_seqs or need > self.free:
+                self._remote = waiting[n:]
+                break
+            tokens = s.known - cached if self._all_remote or self.cache is None else self.cache.on_host(s.id, cached)
+            if not tokens:
+                self.waiting.append(s)
+                continue
+            self.free -= need
+            s.done, s.fetched = max(s.done, cached + tokens * (not self._all_remote)), need
+            self._link_free = max(self.now, self._link_free) + self._link[0] + self._link[1] * tokens
+            self._fetched[s.id] = s
+            self.arriving.append((self._link_free, s.id))
+        self._soon = bool(self._unseen_remote)
+        self._remote += self._unseen_remote
+        self._unseen_remote = []
+
+    def _decode_run(self) -> None:
+        self._reserve()
+        self._seqs = seqs = len(self.decoding)
+        if not seqs:
+            return
+        self._planned = steps = 1 if self._soon and self._may_join(seqs) else self._steps_alike(seqs)
+        times, slope = self.times, self.times.context(seqs)
+        first, more = times.decode(seqs) + slope * self.context, slope * seqs * (steps - 1)
+        mean_s = times.token(first + more / 2, seqs)
+        self._plan_s = mean_s, times.token(first + more, seqs) if steps > 1 else mean_s
+        self._plan_end = self.now + mean_s * steps
+
+    def _found(self, s: Sequence) -> tuple[int, int]:
+        if self.cache is None:
+            return 0, 0
+        self.cache.trim(self.free)
+        return self.cache.found(s.id)
+
+    def _start(self, s: Sequence, need: int, cached: int, shared: int) -> None:
+        super()._start(s, need, cached, shared)
+        if self.cache is not None:
+            self.cache.take(s.id)
+
+    def _release(self, s: Sequence, tokens: int) -> None:
+        if self.cache is not None:
+            s.shared = self.cache.give(s.id, max(tokens - self.inputs[s.id], 0))
+        super()._release(s, tokens)
+
+    def _ended(self, s: Sequence) -> None:
+        super()._ended(s)
+        self.ended.append((self.end[s.id], s.id))
