@@ -50,8 +50,8 @@ def predict(
     """Predict a configuration: each simulator, their ensemble with its error, memory and time by component.
 
     Omitted knobs keep the reference's values. --best N ranks the whole space instead (or its part with the given
-    knobs), without a device. --against TABLE (CSV, .csv.gz or Parquet) scores the simulators. --usd or --watts: which
-    cluster to buy for a job of target = "stack", and what remains uncertain.
+    knobs), without a device. --against TABLE (CSV, JSON, .csv.gz or Parquet) scores the simulators. --usd or --watts:
+    which cluster to buy for a job of target = "stack", and what remains uncertain.
     """
     if against is not None:
         if job_file is not None:
