@@ -65,7 +65,8 @@ def failure(stated: Mapping[str, Cell]) -> str:
     if math.isnan(failed):
         failed = sent - completed
     if failed > _COUNTED * (0.0 if math.isnan(sent) else sent):
-        return f"{failed:.0f} of {failed + completed if math.isnan(sent) else sent:.0f} requests failed"
+        total = failed + completed if math.isnan(sent) else sent
+        return f"{failed:.0f}{'' if math.isnan(total) else f' of {total:.0f}'} requests failed"
     return "no request was completed" if completed == 0 else ""
 
 

@@ -34,8 +34,8 @@ def documents(
     patterns: Mapping[str, str] | None = None,
 ) -> Documents:
     """Yields the trees in a file. `wanted`: the keys of a JSON object whose lists are needed (None: all); other lists
-    may be left empty. `patterns`: see Where in tool_file.py. Errors: ValueError, OSError or the parser's exception for a
-    damaged file; AutoscoutError (exit 2) for SQLite and CSV."""
+    may be left empty. `patterns`: see Where in tool_file.py. Errors: ValueError, OSError or the parser's exception for
+    a damaged file; AutoscoutError (exit 2) for SQLite and CSV."""
     match kind:
         case "json":
             yield from _json(path, wanted, repair)
@@ -87,7 +87,7 @@ def _matches(path: Path, patterns: Mapping[str, str]) -> dict[str, Any]:
 
 def _events(path: Path, wanted: set[str] | None) -> Tree:
     """Returns key → events with this key, in the order of a log in MLCommons' format, whose lines contain ":::MLLOG"
-    and a JSON object. Events that the log marks as errors are also in the list "errors"."""
+    and a JSON object."""
     found: Tree = {}
     with open(path, "rb") as file:
         for line in iter(lambda: file.readline(_LINE), b""):
@@ -95,10 +95,9 @@ def _events(path: Path, wanted: set[str] | None) -> Tree:
             if not tag:
                 continue
             event = paths.flat(_table(_parsed(text)))
-            keys = [str(event.get("key")), *(["errors"] if event.get("metadata.is_error") is True else [])]
-            for key in keys:
-                if wanted is None or key in wanted:
-                    found.setdefault(key, []).append(event)
+            key = str(event.get("key"))
+            if wanted is None or key in wanted:
+                found.setdefault(key, []).append(event)
     return found
 
 
