@@ -78,10 +78,6 @@ def _beside(path: Path, tool: ToolFile) -> Tree:
 def rows(path: Path, tool: ToolFile, where: str, whole: Tree | None = None) -> Iterator[Row]:
     """Yields the rows of a file. `whole`: the file's tree, if already parsed. An unreadable file gives one row with the
     reason."""
-    placed = path.resolve().as_posix()
-    if why := next((why for pattern, why in tool.file.refused.items() if fnmatch(placed, pattern)), ""):
-        yield Row(where, {}, why)
-        return
     try:
         companions = _beside(path, tool)
         found: Documents = iter([("", whole or {}, "")])
@@ -91,10 +87,13 @@ def rows(path: Path, tool: ToolFile, where: str, whole: Tree | None = None) -> I
             )
         for at, tree, problem in found:
             place = ", ".join(part for part in (where, at) if part)
+            top = {**tree, **companions}
+            problem = problem or next(
+                (why for at, why in tool.file.refused.items() if paths.at(top, at) is not None), ""
+            )
             if problem:
                 yield Row(place, {}, problem)
                 continue
-            top = {**tree, **companions}
             for key, each in _rows_of(top, tool.file.rows):
                 yield _row(f"{place} {key}".strip(), each, top, tool)
     except AutoscoutError as error:

@@ -43,7 +43,7 @@ class Where(Strict, frozen=True, kw_only=True):
     only      shell patterns that select which of the row's own values become columns; none: all
     others    shell patterns of secondary files, which are ignored near a main file; of paths, if they have a slash,
               anywhere in a folder with a main file
-    refused   shell pattern of paths → why the rows of these files are never imported
+    refused   path to a value → why the rows of a file with this value are never imported
     patterns  for the kind text: column → regular expression, whose group is the value at its first match"""
 
     kind: Kind
