@@ -52,6 +52,7 @@ _LENGTH, _ERRORS, _MARKS = 0.1, 3.0, {"input_tokens": 8, "output_tokens": 2, "to
 # Tolerated factor between a model's size and the size in its name: "7B" may have 7.6 billion parameters, "8x7B" 47
 # billion (a test checks this for the names of the presets).
 _SIZE = 2.0
+_COUNTED = 1e-6  # relative error of a number of requests computed from rates
 _ROUNDED = 0.02  # relative error of a batch size computed from two rates that have three decimals
 _WORD = re.compile(r"[a-z0-9_]+")
 _BILLIONS = re.compile(r"(?<![a-z\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z\d])")
@@ -63,8 +64,9 @@ def failure(stated: Mapping[str, Cell]) -> str:
     failed = number_in(stated.get("failed"))
     if math.isnan(failed):
         failed = sent - completed
-    if failed > 0:
-        return f"{failed:.0f} of {failed + completed if math.isnan(sent) else sent:.0f} requests failed"
+    if failed > _COUNTED * (0.0 if math.isnan(sent) else sent):
+        total = failed + completed if math.isnan(sent) else sent
+        return f"{failed:.0f}{'' if math.isnan(total) else f' of {total:.0f}'} requests failed"
     return "no request was completed" if completed == 0 else ""
 
 
@@ -107,8 +109,8 @@ def _other_load(stated: Mapping[str, Cell], traffic: Traffic) -> str:
         stated.get("ramp_up"),
     )
     arrivals = stated.get("arrivals") or ("poisson" if rate < math.inf else "closed" if limit < math.inf else "at once")
-    if arrivals in ("closed", "at once"):
-        rate = math.inf
+    if arrivals in ("closed", "at once", "one at a time"):
+        rate, limit = math.inf, 1.0 if arrivals == "one at a time" else limit
     never_full = limit == math.inf or limit >= sent  # the concurrency limit never delays a request
     if traffic.concurrency:
         all_at_once = never_full and traffic.concurrency >= sent
@@ -116,7 +118,7 @@ def _other_load(stated: Mapping[str, Cell], traffic: Traffic) -> str:
     else:
         same = bool(traffic.rate) and math.isclose(rate, traffic.rate, rel_tol=1e-3) and never_full
     found = _load(rate, limit)
-    if arrivals not in ("poisson", "closed", "at once"):
+    if arrivals not in ("poisson", "closed", "at once", "one at a time"):
         same, found = False, f"{found} ({arrivals} arrivals)"
     if rate != math.inf and burstiness == burstiness != 1.0:
         same, found = False, f"{found} (burstiness {burstiness:g})"

@@ -3,15 +3,16 @@ with the number of rows."""
 
 import contextlib
 import json
+import re
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 
-from autoscout.importing import event_files, optuna
+from autoscout.importing import event_files, optuna, paths
 from autoscout.importing.columnar import read_csv
 from kb import door
 from kb.sources import sqlite_rows
@@ -24,10 +25,17 @@ _NOTHING = msgspec.Raw(b"[]")
 _WHOLE, _LINE = 2**26, 2**28  # size limits in bytes: of a file that is parsed as a whole, and of a line
 
 
-def documents(path: Path, kind: str, query: str = "", repair: str = "", wanted: set[str] | None = None) -> Documents:
+def documents(
+    path: Path,
+    kind: str,
+    query: str = "",
+    repair: str = "",
+    wanted: set[str] | None = None,
+    patterns: Mapping[str, str] | None = None,
+) -> Documents:
     """Yields the trees in a file. `wanted`: the keys of a JSON object whose lists are needed (None: all); other lists
-    may be left empty. Errors: ValueError, OSError or the parser's exception for a damaged file; AutoscoutError (exit 2)
-    for SQLite and CSV."""
+    may be left empty. `patterns`: see Where in tool_file.py. Errors: ValueError, OSError or the parser's exception for
+    a damaged file; AutoscoutError (exit 2) for SQLite and CSV."""
     match kind:
         case "json":
             yield from _json(path, wanted, repair)
@@ -45,6 +53,10 @@ def documents(path: Path, kind: str, query: str = "", repair: str = "", wanted: 
             yield "", event_files.wandb(path), ""
         case "optuna journal":
             yield from optuna.trials(path)
+        case "text":
+            yield "", _matches(path, patterns or {}), ""
+        case "mllog":
+            yield "", _events(path, wanted), ""
 
 
 def _columns(path: Path) -> dict[str, list[float]]:
@@ -56,6 +68,36 @@ def _columns(path: Path) -> dict[str, list[float]]:
         for name, cell in row.cells.items():
             with contextlib.suppress(ValueError):
                 found.setdefault(name, []).append(float(cell))
+    return found
+
+
+def _matches(path: Path, patterns: Mapping[str, str]) -> dict[str, Any]:
+    """Returns column → the value at the first line that its pattern matches; a number where it is one."""
+    found: dict[str, Any] = {}
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            for name, pattern in patterns.items():
+                if name not in found and (match := re.search(pattern, line)):
+                    found[name] = match[1]
+    for name, text in found.items():
+        with contextlib.suppress(ValueError):
+            found[name] = float(text)
+    return found
+
+
+def _events(path: Path, wanted: set[str] | None) -> Tree:
+    """Returns key → events with this key, in the order of a log in MLCommons' format, whose lines contain ":::MLLOG"
+    and a JSON object."""
+    found: Tree = {}
+    with open(path, "rb") as file:
+        for line in iter(lambda: file.readline(_LINE), b""):
+            _, tag, text = line.partition(b":::MLLOG ")
+            if not tag:
+                continue
+            event = paths.flat(_table(_parsed(text)))
+            key = str(event.get("key"))
+            if wanted is None or key in wanted:
+                found.setdefault(key, []).append(event)
     return found
 
 

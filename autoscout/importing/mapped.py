@@ -31,9 +31,9 @@ def recognized(path: Path, tools: tuple[ToolFile, ...], keys: Keys) -> tuple[Too
     parsed completely); None if no tool matches. `keys`: the result of `keys_by_kind`."""
     first: dict[str, tuple[Tree | None, bool]] = {}  # by kind of file, so that each kind is parsed only once
     for tool in (tool for tool in tools if any(fnmatch(path.name, name) for name in tool.file.names)):
-        kind = tool.file.kind
-        if kind not in first:
-            first[kind] = _first(path, kind, keys[kind])
+        kind, patterns = tool.file.kind, tool.file.patterns
+        if kind not in first or patterns:
+            first[kind] = _first(path, kind, keys[kind], patterns=patterns)
         tree, whole = first[kind]
         if tree is None and tool.file.repair:
             tree = _first(path, kind, keys[kind], tool.file.repair)[0]
@@ -45,12 +45,14 @@ def recognized(path: Path, tools: tuple[ToolFile, ...], keys: Keys) -> tuple[Too
     return None
 
 
-def _first(path: Path, kind: str, wanted: set[str], repair: str = "") -> tuple[Tree | None, bool]:
+def _first(
+    path: Path, kind: str, wanted: set[str], repair: str = "", patterns: Mapping[str, str] | None = None
+) -> tuple[Tree | None, bool]:
     """Returns (a file's first tree, whether this is the whole file)."""
     try:
         if kind == "sqlite":
             return dict.fromkeys(sources.sqlite_tables(path), True), False
-        found = documents(path, kind, "", repair, wanted)
+        found = documents(path, kind, "", repair, wanted, patterns)
         _, tree, problem = next(found, ("", {}, "is empty"))
         return (None, False) if problem else (tree, kind == "json" and next(found, None) is None)
     except (AutoscoutError, OSError, *BROKEN):
@@ -80,13 +82,18 @@ def rows(path: Path, tool: ToolFile, where: str, whole: Tree | None = None) -> I
         companions = _beside(path, tool)
         found: Documents = iter([("", whole or {}, "")])
         if whole is None:
-            found = documents(path, tool.file.kind, tool.file.query, tool.file.repair, _wanted(tool))
+            found = documents(
+                path, tool.file.kind, tool.file.query, tool.file.repair, _wanted(tool), tool.file.patterns
+            )
         for at, tree, problem in found:
             place = ", ".join(part for part in (where, at) if part)
+            top = {**tree, **companions}
+            problem = problem or next(
+                (why for at, why in tool.file.refused.items() if paths.at(top, at) is not None), ""
+            )
             if problem:
                 yield Row(place, {}, problem)
                 continue
-            top = {**tree, **companions}
             for key, each in _rows_of(top, tool.file.rows):
                 yield _row(f"{place} {key}".strip(), each, top, tool)
     except AutoscoutError as error:
@@ -226,13 +233,12 @@ def _status(row: Tree, top: Tree, tool: ToolFile) -> tuple[dict[str, str], str]:
 
 
 def _moment(found: Any, form: str) -> float:
-    """Converts a time to unix seconds; NaN if unknown. A time without a zone is local, unless `form` requires UTC."""
+    """Converts a time to unix seconds; NaN if unknown. `form`: see RunTimes in tool_file.py."""
     try:
         if form in _SCALE:
             return float(found) * _SCALE[form]
-        if not form.startswith("iso"):
-            return datetime.strptime(str(found), form).timestamp()
-        moment = datetime.fromisoformat(str(found))
-        return (moment.replace(tzinfo=UTC) if form == "iso utc" and moment.tzinfo is None else moment).timestamp()
+        plain = form.removesuffix(" utc")
+        moment = datetime.fromisoformat(str(found)) if plain == "iso" else datetime.strptime(str(found), plain)
+        return (moment.replace(tzinfo=UTC) if form != plain and moment.tzinfo is None else moment).timestamp()
     except (TypeError, ValueError, OverflowError):
         return math.nan

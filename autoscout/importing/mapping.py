@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from autoscout.job.headers import ALIASES, header
+from autoscout.job.headers import ALIASES, header, without_export
 from autoscout.job.metrics import DEVICES, SERVING_METRICS, TRAINING_METRICS
 from autoscout.job.units import factor, unit_of
 from autoscout.job.words import meant, nearest_name
@@ -47,8 +47,6 @@ _ALSO: dict[Kind, tuple[str, ...]] = {
     "status": ("state",),
     "evidence": ("error", "error_message", "exception", "failure_reason", "failure"),
 }
-# Prefixes in tables that experiment trackers and tuners export, as in params.lr or metrics.loss.
-_EXPORTED = re.compile(r"(params?|config|metrics?)[._/](?=\w)")
 # Further columns that may be stored, by name: text about hardware and software, and numbers. All other columns are
 # dropped, because a list of column names that reveal keys, people or machines could never be complete.
 _TEXT = re.compile(
@@ -198,8 +196,7 @@ def _use(
             return Use("number", column)
         return _named(column, name, unit or its_unit, space, explicit=False)
     name = flag_of(column)
-    if _EXPORTED.match(name):
-        plain = _EXPORTED.sub("", name, count=1)
+    if (plain := without_export(name)) != name:
         known = plain in called or plain in _METRICS or _metric_named(plain)
         name = plain if known and plain not in names else name
     for role, others in _ALSO.items():

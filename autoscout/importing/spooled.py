@@ -133,6 +133,8 @@ def _without_others(tool: ToolFile, found: dict[str, Spool], rest: list[Path]) -
     near = own | {parent for path in own for parent in path.parents}
 
     def more(path: Path) -> bool:
+        if any(fnmatch(path.as_posix(), pattern) for pattern in tool.file.others if "/" in pattern):
+            return False
         return not other(path) or (path.parent not in near and path.parent.parent not in own)
 
     if not own:

@@ -2,6 +2,7 @@
 
 Users add a tool with `--reader FILE.toml`, or permanently in the folder readers/ next to the knowledge base."""
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +16,8 @@ from kb.records import AutoscoutError
 from kb.strict_record import Strict
 
 TOOLS = Path(__file__).parent / "tools"
-Arrivals = Literal["poisson", "even", "closed", "at once"]
-Kind = Literal["json", "csv", "csv steps", "yaml", "sqlite", "tfevents", "wandb", "optuna journal"]
+Arrivals = Literal["poisson", "even", "closed", "at once", "one at a time"]
+Kind = Literal["json", "csv", "csv steps", "yaml", "sqlite", "tfevents", "wandb", "optuna journal", "text", "mllog"]
 
 
 class Held(Strict, frozen=True):
@@ -40,7 +41,10 @@ class Where(Strict, frozen=True, kw_only=True):
     repair    text that completes an unfinished file
     part      path to the study's name, if a file has several
     only      shell patterns that select which of the row's own values become columns; none: all
-    others    shell patterns of secondary files, which are ignored if a main file exists"""
+    others    shell patterns of secondary files, which are ignored near a main file; of paths, if they have a slash,
+              anywhere in a folder with a main file
+    refused   path to a value → why the rows of a file with this value are never imported
+    patterns  for the kind text: column → regular expression, whose group is the value at its first match"""
 
     kind: Kind
     names: list[str] = []
@@ -57,6 +61,8 @@ class Where(Strict, frozen=True, kw_only=True):
     part: str = ""
     only: list[str] | None = None
     others: list[str] = []
+    refused: dict[str, str] = {}
+    patterns: dict[str, str] = {}
 
 
 class Status(Strict, frozen=True, kw_only=True):
@@ -72,7 +78,8 @@ class Status(Strict, frozen=True, kw_only=True):
 
 
 class RunTimes(Strict, frozen=True, kw_only=True):
-    """Paths to a run's start and end times. `form`: iso, iso utc, s, ms or ns (since 1970), or a strptime pattern."""
+    """Paths to a run's start and end times. `form`: iso, s, ms or ns (since 1970), or a strptime pattern. A time
+    without a zone is local, or in UTC if the form ends with " utc"."""
 
     began: str = ""
     ended: str = ""
@@ -124,7 +131,17 @@ def read_tool(path: Path) -> ToolFile:
             raise AutoscoutError(f"{path}: says.{name} must be one of {', '.join(CIRCUMSTANCES)}", 2)
     if found.file.kind == "sqlite" and not found.file.query:
         raise AutoscoutError(f"{path}: file.query is missing; write the SELECT that gives the rows", 2)
+    for name, pattern in found.file.patterns.items():
+        if wrong := _pattern_problem(pattern):
+            raise AutoscoutError(f"{path}: file.patterns.{name}: {wrong}", 2)
     return msgspec.structs.replace(found, name=path.stem)
+
+
+def _pattern_problem(pattern: str) -> str:
+    try:
+        return "" if re.compile(pattern).groups == 1 else "the expression must have one group, which is the value"
+    except re.error as error:
+        return f"'{pattern}' is not a regular expression ({error})"
 
 
 def _with_like(path: Path, data: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,8 @@ import re
 
 _BETWEEN = re.compile(r"[\s\-()\[\]]+")
 _PER_SECOND = re.compile(r"(?:_?/_?|_per_)s(?:ec(?:onds?)?)?(?![a-z])")
+# Prefixes in tables that experiment trackers and tuners export, as in params.lr or metrics.loss.
+_EXPORTED = re.compile(r"(params?|config|metrics?)[._/](?=\w)")
 _PER_DEVICE = re.compile(r"(?<=_per_s)_?/_?(?=(?:gpu|device)(?![a-z]))")
 
 # our name → other names; case, spaces and hyphens are ignored
@@ -59,3 +61,8 @@ def header(text: str) -> str:
     """Returns lower case words joined by underscores: "Step Time (s)" → step_time_s, "tokens/sec" → tokens_per_s."""
     words = _BETWEEN.sub("_", text.strip().lower()).strip("_") or text.strip().lower()
     return _PER_DEVICE.sub("_per_", _PER_SECOND.sub("_per_s", words))
+
+
+def without_export(name: str) -> str:
+    """Returns a header without the prefix that an experiment tracker's export gives it: "params.tp" → tp."""
+    return _EXPORTED.sub("", name, count=1) if _EXPORTED.match(name) else name

@@ -204,6 +204,19 @@ def test_a_gaussian_process_is_fitted_anew_when_its_data_have_grown_by_a_tenth()
     assert gaussian.expected_improvement(mean, np.array([1e-12]), 5.0)[0] >= 0
 
 
+def test_the_uncertainty_of_a_gaussian_process_is_the_function_s_and_not_a_measurement_s():
+    """scikit-learn's predict adds the noise of a WhiteKernel, so that a point measured 100 times stayed promising."""
+    from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+
+    x = np.repeat([[0.0], [1.0], [2.0]], 100, axis=0)
+    y = 50 + 10 * (np.sin(x[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=300))
+    model = Refitted(RBF(1.0, "fixed") + WhiteKernel(0.1, (1e-3, 1.0)))
+    model.fit(x, y)
+    _, sd = model.predict(np.array([[1.0], [9.0]]))
+    assert sd[0] == pytest.approx(1.0 / math.sqrt(100), rel=0.15)  # the noise of one measurement is 1.0
+    assert sd[1] == pytest.approx(y.std(), rel=0.05)  # far away: the prior's
+
+
 def test_costs_are_bent_above_the_best_alone():
     u = np.array([-0.5, 0.0, 0.8, 1.6, 100.0])
     v = bent(u)

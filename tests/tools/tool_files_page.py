@@ -1,7 +1,8 @@
-"""Prints docs/imports.md: PYTHONPATH=. python tests/tools/tool_files_page.py > docs/imports.md"""
+"""Writes docs/imports.md and docs/lab/imports.md: PYTHONPATH=. python tests/tools/tool_files_page.py"""
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from autoscout.importing.bring_in import readers
 from autoscout.importing.tool_file import ToolFile, shipped_tools
@@ -9,7 +10,8 @@ from autoscout.importing.tool_file import ToolFile, shipped_tools
 HEAD = """\
 # Files of tools that `import` reads
 
-Made from `autoscout/importing/tools/*.toml` by `python tests/tools/tool_files_page.py > docs/imports.md`.
+Made from `autoscout/importing/tools/*.toml` by `python tests/tools/tool_files_page.py`, as is the list of
+[versions that each was held against](lab/imports.md).
 
 `autoscout import FILE --job JOB.toml` recognizes a file by what is in it, `autoscout import FOLDER` everything in a
 folder; what nothing reads is listed. `--dry-run` shows the values, units, status, date and cost of each row. A row of
@@ -24,8 +26,10 @@ the knowledge base. Its keys are described in `autoscout/importing/tool_file.py`
 | tool, versions | read | units | status | load | engine, version | unsaid | used later |
 |---|---|---|---|---|---|---|---|
 """
-MADE = """
-## Versions that each was held against, and how a file of it was made
+MADE = """\
+# Versions that each reader of `import` was held against, and how a file of it was made
+
+Made from `autoscout/importing/tools/*.toml` by `python tests/tools/tool_files_page.py`.
 
 | tool | version | by |
 |---|---|---|
@@ -39,8 +43,12 @@ def page() -> str:
     code = (
         f"\nCode, since they are logs and folders, or have any columns: {coded} ([import](knowledge-base.md#import)).\n"
     )
-    made = "".join(_line(t.tool, held.version, f"`{_cell(held.command)}`") for t in tools for held in t.held)
-    return HEAD + rows + code + MADE + made
+    return HEAD + rows + code
+
+
+def lab_page() -> str:
+    tools = sorted(shipped_tools(), key=lambda tool: tool.tool.lower())
+    return MADE + "".join(_line(t.tool, held.version, f"`{_cell(held.command)}`") for t in tools for held in t.held)
 
 
 def _row(tool: ToolFile) -> str:
@@ -77,4 +85,5 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    for path, text in (("docs/imports.md", page()), ("docs/lab/imports.md", lab_page())):
+        Path(path).write_text(text)

@@ -136,7 +136,7 @@ def similar(what: str, accept: str | None, reject: str | None, count: int, kb: P
     "units",
     metavar="COLUMN=UNIT",
     multiple=True,
-    help="A column's unit: us, ms, s, min, h; bytes, mib, gib …",
+    help="A column's unit: ns, us, ms, s, min, h; bytes, mib, gib …",
 )
 @click.option("--reader", help="Reader of the file (default: detected).")
 @click.option("--dry-run", is_flag=True, help="Say what would be imported, and store nothing.")

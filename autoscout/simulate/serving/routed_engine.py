@@ -78,6 +78,9 @@ class RoutedEngine(EngineSimulation):
         if not self._fetched:  # else all blocks are taken by requests whose caches are under way
             super()._force()
 
+    def _busy(self) -> bool:
+        return bool(self.waiting or self.prefilling or self.decoding)
+
     def _reach(self, at: float) -> bool:
         """Goes on to the first step's end after `at`. Returns whether the next step was prepared before."""
         if self._planned and self._may_join(self._seqs):

@@ -1,11 +1,12 @@
 """Renames the columns of tables of training runs to the names that the models use."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from autoscout.job.device_names import kinds
-from autoscout.job.headers import ALIASES, header
+from autoscout.job.headers import ALIASES, header, without_export
 from autoscout.job.outcome_words import outcome
 from autoscout.simulate.training.inputs import READ
 
@@ -39,6 +40,13 @@ def counts() -> list[str]:
 
 def plain(name: str) -> str:
     return header(name)
+
+
+def plain_all(columns: Sequence[str]) -> list[str]:
+    """Names of a table's columns; a tracker's prefix (params.tp) is dropped where no other column has the name."""
+    names = [plain(column) for column in columns]
+    times = Counter([*names, *(short for name in names if (short := without_export(name)) != name)])
+    return [short if times[short := without_export(name)] == 1 else name for name in names]
 
 
 def renamed(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class MeasuredTable(NamedTuple):
 def read(path: Path) -> MeasuredTable:
     """Reads a table of measurements. Errors: AutoscoutError (exit code 2) if no row can be predicted."""
     table = read_table(path)
-    names = [column_names.plain(name) for name in table.columns]
+    names = column_names.plain_all(table.columns)
     found = read_rows([dict(zip(names, row, strict=True)) for row in table.rows], names)
     if not found.sets and (found.runs is None or not np.isinf(found.runs.values).any()):
         why = ", ".join(f"{n} rows: {reason}" for reason, n in Counter(found.skipped).most_common(3))

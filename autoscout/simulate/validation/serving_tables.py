@@ -41,9 +41,9 @@ _METRICS = {
     "gpu_mem": "peak_memory_gib",
     "peak_memory": "peak_memory_gib",
 }
-_TO_OURS = {"s": 1e3, "ms": 1.0, "us": 1e-3}  # milliseconds per unit
+_TO_OURS = {"s": 1e3, "ms": 1.0, "us": 1e-3, "ns": 1e-6}  # milliseconds per unit
 _QUANTILE = re.compile(r"_(mean|p50|p90|p95|p99|median)$|^(mean|p50|p90|p95|p99|median)_")
-_UNIT = re.compile(r"_(ms|us|s|per_s|tok_s|gib|gb)$")
+_UNIT = re.compile(r"_(ms|us|ns|s|per_s|tok_s|gib|gb)$")
 
 _SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "experts", "topk", "expert_ffn", "shared_ffn",

@@ -30,6 +30,9 @@ class Refitted:
             self.model.fit(x, y)
         if refit:
             self.kernel, self._fitted_on = self.model.kernel_, len(y)
+        # scikit-learn's predictions contain the noise of a WhiteKernel: findings/sklearn-noise-in-the-uncertainty.sh
+        levels = (v for name, v in self.model.kernel_.get_params().items() if name.endswith("noise_level"))
+        self._noise = sum(levels) * (float(np.var(y)) or 1.0)  # normalize_y divides y by its standard deviation
         return refit
 
     def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -37,7 +40,7 @@ class Refitted:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # hides warnings about negative variances, which rounding causes
             mean, sd = self.model.predict(x, return_std=True)
-        return mean, np.maximum(sd, 1e-12)
+        return mean, np.maximum(np.sqrt(np.maximum(sd**2 - self._noise, 0.0)), 1e-12)
 
 
 def expected_improvement(mean: np.ndarray, sd: np.ndarray, best: float) -> np.ndarray:
