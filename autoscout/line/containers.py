@@ -11,6 +11,8 @@ RUN = ("docker", "podman")
 CONTAINERS = (*RUN, "apptainer", "singularity", "enroot")
 # environment managers: the command to run follows the word `run`
 RUN_IN = ("uv", "conda", "mamba", "micromamba", "pixi")
+# their options whose value is a name, which may be that of a launcher: `uv run --extra deepspeed accelerate launch`
+_NAMES = ("--extra", "--group", "--only-group", "--with", "-n", "--name", "-e", "--environment")
 ENVIRONMENTS = (*CONTAINERS, *RUN_IN)
 # Options of `docker run` for interactive or background use, which are removed from the line of an experiment.
 _INTERACTIVE = ("-d", "--detach", "-it", "-ti", "-i", "-t", "--interactive", "--tty")
@@ -21,6 +23,13 @@ _STARTS = {  # container program → (subcommands that start a container, option
     "enroot": (("start",), "--mount={0}:{0}"),
 }
 _BY_SRUN = ("--container-image", "--container-mounts")  # options of Slurm's container plugin, Pyxis
+
+
+def named_programs(line: Line) -> set[str]:
+    """Returns the names among the line's words, without those that an environment manager's options have as values."""
+    at = next((i for i, name in enumerate(line.names) if name in RUN_IN), len(line.words))
+    pairs = enumerate(zip(line.names, ("", *line.words), strict=False))
+    return {name for i, (name, before) in pairs if not (i > at and before in _NAMES)}
 
 
 def runs_image(line: Line) -> int:

@@ -47,6 +47,17 @@ class Container(NamedTuple):
     others: int = 0
     no_gpu: str = ""
 
+    @property
+    def of_group(self) -> dict[str, str]:
+        """The variables that SkyPilot, or a LeaderWorkerSet, sets in the first of the nodes."""
+        nodes = str(self.nodes or 1)
+        return {
+            "SKYPILOT_NUM_NODES": nodes,
+            "SKYPILOT_NUM_GPUS_PER_NODE": str(self.gpus or ""),
+            "LWS_GROUP_SIZE": nodes,
+            "LWS_WORKER_INDEX": "0",
+        }
+
 
 def container_in(text: str, where: str) -> Container:
     """Returns the best matching container: the first that serves a model on GPUs, else the first that serves a model,
@@ -251,7 +262,12 @@ def _chosen(inside: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _pods(document: Any) -> int:
-    """Returns the number of pods with GPUs in all replica groups of a training operator; 0 if there is no group."""
+    """Returns the number of pods with GPUs in all replica groups of a training operator, or in one group of a
+    LeaderWorkerSet; 0 if there is no group."""
+    if (group := nested.at(document, "spec.leaderWorkerTemplate")) is not None:
+        worker, size = group.get("workerTemplate"), int(group.get("size", 1))
+        pods = [group.get("leaderTemplate", worker), *[worker] * (size - 1)]
+        return sum(any(_gpus(each) for each in _containers(pod)) for pod in pods)
     named = [value for name, value in _pairs(document) if _GROUPS.search(name)]
     groups = [*(g for each in named for g in (each if isinstance(each, list) else [each, *each.values()]))]
     groups = [g for g in groups if isinstance(g, dict) and "template" in g]

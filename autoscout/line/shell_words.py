@@ -38,13 +38,18 @@ _INSIDE = r"[^{}]"
 for _ in range(4):  # four levels of nesting, as in `${A:-${B:-else}}`
     _INSIDE = rf"(?:[^{{}}]|\$\{{{_INSIDE}*\}})"
 _BRACED = rf"\$\{{{_INSIDE}*\}}"
-_PIECE = re.compile(rf"""'[^']*'|"(?:\\.|{_BRACED}|[^"\\])*+"|(?:\\.|{_BRACED}|[^'"\\])++""", re.DOTALL)
+# Commands whose output `shell_prints` computes.
+_PRINTS = r"(?:dirname|basename|date|expr|echo)"
+_COMPUTED = rf"\$\(\s*{_PRINTS}\s{_WITHIN}*\)"  # may have quotes inside, also within quotes
+_PIECE = re.compile(
+    rf"""'[^']*'|"(?:\\.|{_BRACED}|{_COMPUTED}|[^"\\])*+"|(?:\\.|{_BRACED}|{_COMPUTED}|[^'"\\])++""", re.DOTALL
+)
 _ALL_OF = re.compile(r'"\$\{(\w+)\[[@*]\]\}"')
 _VALUE = re.compile(
     rf"\\.|\$\{{(?P<braced>\w+)(?:(?P<all>\[[@*]\])|:?(?P<how>[-=+?])(?P<other>{_INSIDE}*)"
     r"|(?P<cut>##?|%%?)(?P<pattern>[^{}$]+)|(?P<case>,,|\^\^))?\}"
     r"|\$(?P<plain>\w+)|\$\(\((?P<sum>(?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)\)|(?P<here>`pwd`|\$\(pwd\))|\$(?P<count>#)"
-    rf"|\$\(\s*(?P<prints>(?:dirname|basename|date|expr)\s{_WITHIN}*)\)|`(?P<printed>(?:dirname|basename|date|expr)\s[^`]*)`",
+    rf"|\$\(\s*(?P<prints>{_PRINTS}\s{_WITHIN}*)\)|`(?P<printed>{_PRINTS}\s[^`]*)`",
     re.DOTALL,
 )
 _HOME = re.compile(r"(?<!\S)((?:[A-Za-z_]\w*=)?)~(?=[/\s]|$)")
@@ -78,6 +83,11 @@ def filled(text: str, known: Mapping[str, str], whole: bool = False) -> str:
     # `eval` interprets quotes in a value; in any other command they are literal characters.
     put = str if text.lstrip().startswith("eval ") else shlex.quote if whole else _split
     return _PIECE.sub(piece, text)
+
+
+def in_text(text: str, known: Mapping[str, str]) -> str:
+    """Expands the known variables in a here-document, where quotes are plain characters."""
+    return _expanded(text, known, str)
 
 
 def _escaped(value: str) -> str:
