@@ -1,5 +1,6 @@
 """Extracts a container's launch line and GPUs from a Kubernetes manifest, a compose file or a SkyPilot task."""
 
+import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -72,6 +73,7 @@ def container_in(text: str, where: str) -> Container:
             for each in _containers(document)
         ]
         found += [task for document in read if (task := _of_a_task(document, found))]
+        found += [server for document in read for server in _of_ray_serve(document)]
     except ValueError as error:  # an invalid date, or a command with an unclosed quote
         raise AutoscoutError(f"{where}: cannot be read ({error})", 2) from error
     except RecursionError:
@@ -141,6 +143,29 @@ def _of_a_task(document: Any, found: list[Container]) -> Container | None:
     asked = _accelerators(nested.at(document, "resources.accelerators"))
     gpus, kind = asked[0][1] if asked else None, asked[0][0] if len(asked) == 1 else ""
     return Container("", [], script, _variables(document.get("envs")), gpus, kind, document.get("num_nodes", 1))
+
+
+def _of_ray_serve(document: Any) -> Iterator[Container]:
+    """Yields `vllm serve` with the settings of each model of Ray Serve's configuration, alone or in a RayService."""
+    if isinstance(text := nested.at(document, "spec.serveConfigV2"), str):
+        document = next(iter(documents(text)), None)
+    for model in (each for name, value in _pairs(document) if name == "llm_configs" for each in value or ()):
+        if isinstance(model, dict) and isinstance(source := _source(model), str):
+            settings = (model.get("engine_kwargs") or {}).items()
+            words = [word for name, value in settings for word in _flag(f"--{name.replace('_', '-')}", value)]
+            kind = str(model.get("accelerator_type") or "")
+            yield Container("", ["vllm", "serve", source, *words], "", {}, 0 if kind else None, kind)
+
+
+def _source(model: dict[str, Any]) -> Any:
+    loading = model.get("model_loading_config") or {}
+    return loading.get("model_source") or loading.get("model_id")
+
+
+def _flag(flag: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [flag if value else flag.replace("--", "--no-", 1)]
+    return [flag, json.dumps(value) if isinstance(value, dict | list) else str(value)]
 
 
 def _accelerators(asked: Any) -> list[tuple[str, int]]:
