@@ -54,8 +54,8 @@ _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
 class Launched(NamedTuple):
     """The launch line of a script. `words`: its expanded words. `exports`: the variables that the script exports.
     `batch`: the resources requested by #SBATCH lines. `goes`: the folders to which the script changes before the line.
-    `earlier`: the words of an earlier line that starts ranks or a server. `writes`: name → content of the files that the
-    script writes from here-documents."""
+    `earlier`: the words of an earlier line that starts ranks or a server. `writes`: name → content of files that
+    the script writes from here-documents."""
 
     words: list[str]
     exports: dict[str, str]

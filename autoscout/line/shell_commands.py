@@ -93,7 +93,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 def _assignment(found: re.Match[str]) -> str:
-    """Returns NAME="…" for a here-document that is a variable's value, in single quotes if bash expands nothing in it."""
+    """Returns NAME="…" for a here-document that is a variable's value, in single quotes if bash leaves it as it is."""
     body = found["body"]
     quoted = shlex.quote(body) if found["quote"] else '"' + body.replace("\\\n", " ").replace('"', '\\"') + '"'
     return f"{found['name'] or found['read'] + '='}{quoted}"
@@ -245,8 +245,8 @@ def unwrapped(line: list[str]) -> list[str]:
 def _expanding(command: str, found: list[str]) -> tuple[str, list[str]] | None:
     """Splits a command between bash's text, which has the words that bash expands and refers to the others by their
     positions, and those other words. Flags after the script whose values bash expands end the text. None if it cannot
-    be split: without a Python script, or if bash expands one of the script's positional arguments. `found`: the words of
-    the command."""
+    be split: without a Python script, or if bash expands one of the script's positional arguments. `found`: the words
+    of the command."""
     script = next((i for i, word in enumerate(found) if word.endswith(".py")), -1)
     tokens = _TOKEN.findall(command)[: len(found)]
     if script < 0 or [words(token) for token in tokens] != [[word] for word in found]:

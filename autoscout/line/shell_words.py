@@ -106,7 +106,8 @@ def _expanded(text: str, known: Mapping[str, str], put: Callable[[str], str]) ->
 
     def value(found: re.Match[str]) -> str:
         if found["sum"] is not None:
-            numbers = re.sub(r"\$?\{?\b([A-Za-z_]\w*)\}?", lambda name: known.get(name[1], name[0]), found["sum"])
+            inside = _expanded(found["sum"], known, str)
+            numbers = re.sub(r"\$?\{?\b([A-Za-z_]\w*)\}?", lambda name: known.get(name[1], name[0]), inside)
             return total(numbers) or found[0]
         if (command := found["prints"] or found["printed"]) is not None:
             text = printed(filled(command, known))

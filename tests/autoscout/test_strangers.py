@@ -46,7 +46,7 @@ max-num-batched-tokens: 8192
 served-model-name: $MODEL
 EOF
 vllm serve $MODEL --config config.yaml --tensor-parallel-size 2 > log 2>&1 &
-vllm bench serve --model $MODEL --dataset-name random --random-input-len 8192 --random-output-len 1024 --max-concurrency 64
+vllm bench serve --model $MODEL --dataset-name random --random-input-len 8192 --max-concurrency 64
 """
 
 
@@ -101,6 +101,7 @@ spec:
           - >
             exec vllm serve deepseek-ai/DeepSeek-R1-0528 --enable-expert-parallel
             --data-parallel-size $((LWS_GROUP_SIZE * DP)) --data-parallel-size-local $DP
+            --data-parallel-start-rank $(( ${LWS_WORKER_INDEX:-0} * DP ))
           env: [{name: DP, value: "8"}]
           resources: {limits: {nvidia.com/gpu: "8"}}
 """
@@ -112,6 +113,7 @@ def test_the_pods_of_a_leader_and_its_workers_are_the_nodes(tmp_path: Path) -> N
     job = tomllib.loads(job_file([str(tmp_path / "pods.yaml")], tmp_path)[0])
     assert job["cluster"]["nodes"] == [{"device": "h200", "count": 8}] * 2
     assert "--data-parallel-size 16" in job["launch"]["current"]
+    assert "--data-parallel-start-rank 0" in job["launch"]["current"]
 
 
 RAY = """kind: RayService
@@ -248,6 +250,8 @@ def test_ways_to_say_a_step_time(header: str, cells: tuple[str, str], found: lis
 
 def test_a_row_of_another_gpu_is_of_another_job(tmp_path: Path) -> None:
     """A row of an H100 was a measurement of the job on A100."""
-    done = imported(tmp_path, "t.csv", "GPU,tp,mbs,step_time_s\nNVIDIA A100-SXM4-80GB,2,1,5\nH100 SXM,2,1,3\nours,1,1,4\n")
+    done = imported(
+        tmp_path, "t.csv", "GPU,tp,mbs,step_time_s\nNVIDIA A100-SXM4-80GB,2,1,5\nH100 SXM,2,1,3\nours,1,1,4\n"
+    )
     assert seconds(done) == [5.0, 4.0]
     assert "measured on H100 SXM, but the job has a100, a40" in done.bad[0].reason
