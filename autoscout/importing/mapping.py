@@ -61,7 +61,7 @@ _ALSO: dict[Kind, tuple[str, ...]] = {
     "evidence": ("error", "error_message", "exception", "failure_reason", "failure"),
 }
 # Prefixes in tables that experiment trackers and tuners export, as in params.lr or metrics.loss.
-_EXPORTED = re.compile(r"(params?|config|metrics?)[._/](?=\w)")
+_EXPORTED = re.compile(r"(params?|args|config|hparams|metrics?)[._/](?=\w)")
 # Further columns that may be stored, by name: text about hardware and software, and numbers. All other columns are
 # dropped, because a list of column names that reveal keys, people or machines could never be complete.
 _TEXT = re.compile(

@@ -38,6 +38,16 @@ def runs_image(line: Line) -> int:
     return next((i for i, (name, after) in enumerate(pairwise(line.names)) if name in RUN and after == "run"), -1)
 
 
+def by_images_entry(line: Line) -> Line:
+    """Returns the line without `--entrypoint vllm` and `serve` around an image whose own entry point starts the server:
+    it runs the same."""
+    image = next((i for i, word in enumerate(line.words) if SERVER_IMAGE.search(word)), len(line.words))
+    before, after = line.words[:image], line.words[image + 1 :]
+    own = line.of(before).without("--entrypoint")
+    said = line.of(before).value("--entrypoint")
+    return line.of([*own.words, line.words[image], *after[1:]]) if said == "vllm" and after[:1] == ("serve",) else line
+
+
 def repeatable(line: Line) -> Line:
     """Returns the line without interactive options and `_NAMED`, but with --rm, so that it can run repeatedly."""
     words = line.words

@@ -28,6 +28,8 @@ _PRODUCT = re.compile(r"\.com/(gpu\.product(-name)?|gke-accelerator)$")  # node 
 _INSTANCE = re.compile(r"kubernetes\.io/instance-type$")  # node label with a cloud's instance type
 # keys of the replica groups in resources of Kubeflow's training operators and of Ray
 _GROUPS = re.compile(r"(ReplicaSpecs|GroupSpecs?)$")
+# NVIDIA Dynamo's workers are started by modules of its own with the engine's arguments
+_BY_MODULE = {"dynamo.vllm": ["vllm", "serve"], "dynamo.sglang": ["python3", "-m", "sglang.launch_server"]}
 _BY_CHART = {"vllmServe": ["vllm", "serve"]}  # llm-d's Helm values name the command only indirectly, as `modelCommand`
 
 
@@ -201,6 +203,8 @@ def _container(spec: dict[str, Any]) -> Container:
         return Container(image, [], words[2], variables)
     # Without a command, Kubernetes passes `args` to the image's entry point. Compose passes its `command` to the entry
     # point.
+    if len(words) > 2 and words[1] == "-m" and words[2] in _BY_MODULE:
+        return Container(image, [*_BY_MODULE[words[2]], *words[3:]], "", variables)
     by_image = SERVER_IMAGE.search(image) and not (words and words[0].rpartition("/")[2] in _PROGRAMS)
     return Container(image, ["vllm", "serve", *words] if by_image else words, "", variables)
 

@@ -25,7 +25,7 @@ from autoscout.line.batch_lines import asked_of_line, chdir, looks_like_gpus, no
 from autoscout.line.called_script import Called, called, parameters, with_asked
 from autoscout.line.launch_line import Batch, Line, split
 from autoscout.line.launch_line import given as given_line
-from autoscout.line.left_out import secret_flags, unfilled, without_secrets
+from autoscout.line.left_out import by_name_alone, secret_flags, unfilled, without_secrets
 from autoscout.line.line_devices import REACH_ALL, flags_of_a_node, nodes_unread, starts_ranks_itself
 from autoscout.line.script_folder import runs_in, with_folders
 from autoscout.line.script_launch import handed_on, launch_in, of_branches, of_loops
@@ -265,6 +265,7 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
             "separately",
             2,
         )
+    line, of_containers = by_name_alone(line)
     by_engine = sorted(names(), key=lambda name: name == "command")  # "command" is last, as it accepts any command
     engines = [engine] if engine else [name for name in by_engine if not target(name).asked_for]
     with contextlib.chdir(line.place):  # for relative paths in the command
@@ -273,7 +274,7 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
     if made is None:
         known = f"of {engine}" if engine else "that AutoScout knows"
         raise AutoscoutError(f"'{str(line)[:80]}' is not a launch line {known}", 2)
-    notes = made.pop("notes", []) + others
+    notes = made.pop("notes", []) + others + of_containers
     apart = made.pop("ranks_each", 1)
     nodes, of_nodes = _nodes(line, made.pop("devices", [0]), apart, made.pop("elsewhere", False))
     notes += of_nodes

@@ -137,6 +137,40 @@ def test_a_model_of_ray_serve_is_a_line_of_vllm(tmp_path: Path) -> None:
     assert job["cluster"]["nodes"] == [{"device": "h100", "count": 2}]
 
 
+def test_a_worker_of_dynamo_is_a_line_of_its_engine(tmp_path: Path) -> None:
+    """It was an unknown script."""
+    command = "command: [python3, -m, dynamo.vllm], args: [--model, Qwen/Qwen3-32B, --tensor-parallel-size, 4]"
+    worker = f"{{resources: {{limits: {{gpu: 4}}}}, pod: {{main: {{image: nvcr.io/vllm-runtime:0.6.0, {command}}}}}}}"
+    (tmp_path / "agg.yaml").write_text(f"kind: DynamoGraphDeployment\nspec: {{services: {{Worker: {worker}}}}}\n")
+    job = tomllib.loads(job_file([str(tmp_path / "agg.yaml")], tmp_path)[0])
+    assert (job["target"], job["cluster"]["nodes"][0]["count"]) == ("vllm", 4)
+    assert job["launch"]["current"] == "vllm serve --model Qwen/Qwen3-32B --tensor-parallel-size 4"
+
+
+def test_an_entry_point_that_is_the_images_own_is_no_model(tmp_path: Path) -> None:
+    """The model was called serve."""
+    line = "docker run --gpus all --entrypoint vllm vllm/vllm-openai:v0.11.0 serve Qwen/Qwen3-8B -tp 2"
+    job = tomllib.loads(job_file(shlex.split(line), tmp_path)[0])
+    assert job["launch"]["current"] == "vllm serve Qwen/Qwen3-8B -tp 2"
+    assert "vllm" not in job["launch"]["command_prefix"]
+
+
+def test_a_secret_of_a_container_is_passed_on_by_its_name(tmp_path: Path) -> None:
+    """It stood in the job file and in exports."""
+    line = "docker run --gpus all -e HF_TOKEN=hf_abcdefgh -e A=1 vllm/vllm-openai:v0.11.0 Qwen/Qwen3-8B"
+    text, notes = job_file(shlex.split(line), tmp_path)
+    assert "hf_abcdefgh" not in text
+    assert '"-e", "HF_TOKEN", "-e", "A=1"' in text
+    assert [note for note in notes if "the value of HF_TOKEN looks like a secret" in note]
+
+
+def test_variables_of_a_file_beside_the_script_are_read(tmp_path: Path) -> None:
+    """`cd … &>/dev/null && pwd` was not understood, and the model's flags stayed a variable."""
+    own = 'D="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" &>/dev/null && pwd)"\nsource "${D}/model.sh"\n'
+    job, _ = made(tmp_path, f"{own}torchrun train.py ${{A[@]}}\n", model__sh="A=(\n  --num-layers 36\n)\n")
+    assert job["launch"]["current"] == "torchrun train.py --num-layers 36"
+
+
 @pytest.mark.parametrize(
     ("command", "prints"),
     [
@@ -246,6 +280,11 @@ def test_a_page_without_a_table_is_none(tmp_path: Path) -> None:
 def test_ways_to_say_a_step_time(header: str, cells: tuple[str, str], found: list[float], tmp_path: Path) -> None:
     done = imported(tmp_path, "t.csv", f"tp,mbs,{header}\n" + "".join(f"{2**i},1,{c}\n" for i, c in enumerate(cells)))
     assert seconds(done) == found
+
+
+def test_arguments_within_a_row_are_its_knobs(tmp_path: Path) -> None:
+    row = '{"args": {"tensor_model_parallel_size": 2, "micro_batch_size": 1}, "elapsed time per iteration (ms)": 5321}'
+    assert seconds(imported(tmp_path, "t.json", f"[{row}]")) == [5.321]
 
 
 def test_a_row_of_another_gpu_is_of_another_job(tmp_path: Path) -> None:
