@@ -52,8 +52,8 @@ def _piped(command: str) -> str | None:
         return None
     for stage in stages[1:]:
         match stage:
-            case ["tr", one, other] if len(one.encode().decode("unicode_escape")) == 1:
-                text = text.replace(*(each.encode().decode("unicode_escape")[:1] for each in (one, other)))
+            case ["tr", one, other] if len(one) == 1 or one in ("\\n", "\\t"):
+                text = text.replace(_character(one), _character(other))
             case ["tr", "-cd" | "-dc", kept]:
                 text = "".join(c for c in text if c in kept)
             case ["grep", "-o", part]:
@@ -65,6 +65,11 @@ def _piped(command: str) -> str | None:
             case _:
                 return None
     return text.rstrip("\n")
+
+
+def _character(text: str) -> str:
+    """Returns the first character that `tr` reads in a text, such as a newline for \\n."""
+    return {"\\n": "\n", "\\t": "\t"}.get(text, text[:1])
 
 
 def total(text: str) -> str | None:

@@ -239,7 +239,7 @@ SHOWS = "import os, sys; print(os.getcwd(), os.environ['A'], os.environ['B'], sy
         f"env A=1 python3 -c {shlex.quote(SHOWS)} --b=$HOME -a 'b c' -c \"x $HOME\" -d `echo 1 2` $(echo 3) t.py 'g h'",
         f"env A=1 python3 -c {shlex.quote(SHOWS)} $HOME t.py",
         f"A=1 python3 -c {shlex.quote(SHOWS)} -b $HOME t.py --f '' -- x",
-        f"A=1 python3 -c {shlex.quote(SHOWS)} t.py --f 'a b' -i 2 --g $HOME --h=`echo 1`",
+        f"A=1 python3 -c {shlex.quote(SHOWS)} t.py --f 'a b' -i 2 --g $HOME --h=$HOME",
     ],
 )
 def test_bash_hands_over_what_stands_at_the_end(tmp_path, before, last):
