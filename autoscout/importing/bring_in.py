@@ -3,8 +3,11 @@ folder with files of several tools gives one import per reader."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+
+from msgspec import structs
 
 from autoscout.importing import columnar, json_tables
 from autoscout.importing.converting import RAISED, Bad, Converting, Done, in_words
@@ -12,6 +15,7 @@ from autoscout.importing.mapped import torn
 from autoscout.importing.mapping import flag_of, uses
 from autoscout.importing.spooled import changed, spooled
 from autoscout.importing.tool_file import read_tool, tools_of
+from autoscout.job.units import quantity
 from autoscout.job.words import nearest_name
 from autoscout.space.explain import parse
 from autoscout.space.graph import Space
@@ -23,6 +27,7 @@ from kb.imports import Stored, store_import
 from kb.records import AutoscoutError, Job, Measurement, content_hash
 
 T = TypeVar("T")
+_FIRST = 20  # rows in which cells with units are looked for
 
 
 class ImportOptions(NamedTuple):
@@ -100,10 +105,19 @@ def _sources(
         left += [Bad(str(file.relative_to(path)), torn(file) or "no reader recognizes this file") for file in rest]
 
 
+def _columns_with_units(source: RowSource) -> tuple[RowSource, set[str]]:
+    """Returns (the source, the columns whose cells have units in the first rows, such as "5.3 s")."""
+    first = [*islice(source.rows, _FIRST)]
+    cells = [(column, cell) for row in first for column, cell in row.cells.items() if isinstance(cell, str)]
+    found = {column for column, cell in cells if any(quantity(cell, unit) is not None for unit in ("s", "gib"))}
+    return structs.replace(source, rows=chain(first, source.rows)), found
+
+
 def _imported(kb: Path, path: Path, job: Job, space: Space, source: RowSource, options: ImportOptions) -> Done:
     flags = target(job.target).columns()
     named = {column: flags[flag] for column in source.columns if (flag := flag_of(column)) in flags}
-    meant = uses(source.columns, space, {**named, **source.meaning}, options.maps, options.units)
+    source, with_units = _columns_with_units(source)
+    meant = uses(source.columns, space, {**named, **source.meaning}, options.maps, options.units, with_units)
     fixed = parse(space, options.sets)
     before = changed(path)
     how = [job.id, sorted(options.maps), sorted(options.sets), sorted(options.units), source.reader]
@@ -147,7 +161,7 @@ def _caught(path: Path, reader: str, work: Callable[[], T]) -> T:
 def readers() -> dict[str, Reader]:
     """Returns the readers written in Python: the generic readers for tables, and the readers of targets. (All further
     readers are TOML files.)"""
-    found = {"csv": columnar.CSV, "parquet": columnar.PARQUET, "json": json_tables.JSON}
+    found = {"csv": columnar.CSV, "markdown": columnar.MARKDOWN, "parquet": columnar.PARQUET, "json": json_tables.JSON}
     for name in names():
         found |= target(name).readers()
     return found

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from autoscout.job.device_names import device_meant, record_of
 from autoscout.job.headers import ALIASES
 from autoscout.job.presets import models
 from autoscout.job.published_models import published
 from autoscout.job.requests import of_traffic
+from autoscout.job.words import listed
 from autoscout.targets.found import Cell, number_in
 from kb.records import Job, Model, Traffic, shape
 from kb.sizes import parameters
@@ -39,6 +41,8 @@ COLUMNS = {
     **dict.fromkeys(("global_batch_size", "gbs"), "global_batch"),
     **{name: name for name in ("layers", "hidden", "heads")},
     **{other: name for other, name in ALIASES.items() if name in ("layers", "hidden", "heads")},
+    **{other: name for other, name in ALIASES.items() if name == "gpu"},
+    "gpu": "gpu",
     **dict.fromkeys(("gpus", *(other for other, name in ALIASES.items() if name == "gpus")), "devices"),
     **dict.fromkeys(("num_prompts", "num_requests", "total_requests"), "requests"),
     **dict.fromkeys(("completed", "completed_requests", "successful_requests", "num_completed"), "completed"),
@@ -78,7 +82,7 @@ def another_job(stated: Mapping[str, Cell], job: Job, lengths: Lengths, table: b
     it is a row of a user's `table`."""
     if not stated:
         return ""
-    if found := _other_model(stated, job.model):
+    if found := _other_model(stated, job.model) or _other_device(str(stated.get("gpu") or ""), job):
         return found
     engine = str(stated.get("engine") or "")
     if engine and not job.launch.command and job.target not in _WORD.findall(engine.lower()):
@@ -89,6 +93,16 @@ def another_job(stated: Mapping[str, Cell], job: Job, lengths: Lengths, table: b
         other = "" if silent else _other_load(stated, job.traffic)
         return other or (_other_lengths(stated, lengths) if lengths_count else "")
     return _other_sizes(stated, job)
+
+
+def _other_device(says: str, job: Job) -> str:
+    """Returns why a result was measured on other devices; "" for the job's, their variants and unknown ones."""
+    kinds = {node.device for node in job.cluster.nodes}
+    series = {name for kind in kinds if (known := record_of(kind)) for name in known.series}
+    theirs = record_of(device_meant(says)) if says else None
+    if theirs is None or not theirs.series or not series or series & {*theirs.series}:
+        return ""
+    return f"the result was measured on {says}, but the job has {listed(sorted(kinds))}"
 
 
 def lengths_of(traffic: Traffic) -> Lengths:

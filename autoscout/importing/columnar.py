@@ -16,6 +16,12 @@ from kb.sources import parquet_rows
 _DELIMITERS = ",;\t|"
 # In a file with semicolons as separators, a comma is a decimal sign (as in German), unless it may separate thousands.
 _DECIMAL_COMMA = re.compile(r"([-+]?0|[-+]?\d+(?=,(?!\d{3}$))),(\d+)")
+_THOUSANDS = re.compile(r"[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
+_SURE_THOUSANDS = re.compile(r"[1-9]\d{0,2}((,\d{3})+\.\d*|(,\d{3}){2,})")
+_POINT = re.compile(r"\d+\.\d+")
+_RULE = re.compile(r"\|?\s*:?-{2,}:?\s*(\|\s*:?-{2,}:?\s*)*\|?")  # below a Markdown table's header
+_LARGEST_HEAD = 2**18  # bytes in which a Markdown file's first table has to begin
+_DASHES = ("-", "–", "—")
 _LINE = 2**24  # character limit of a line and of a field
 # A gzip file is refused if its content exceeds both this size in bytes and this multiple of the compressed size.
 _UNPACKED_BYTES, _UNPACKED_RATIO = 2**25, 200
@@ -42,6 +48,61 @@ def read_csv(path: Path) -> RowSource:
     columns = [name.strip() for name in next(csv.reader([first], delimiter=delimiter))]
     unnamed = [name or f"column {i}" for i, name in enumerate(columns, 1)]
     return RowSource(reader="csv", columns=unnamed, rows=_csv_rows(path, file, unnamed, delimiter))
+
+
+def read_markdown(path: Path) -> RowSource:
+    """Reads the first table of a Markdown file, without emphasis; a dash is an empty cell.
+
+    Errors: AutoscoutError (exit 2) for a file without a table, or in a different encoding."""
+    lines = _markdown_lines(path)
+    above = ""
+    for _, line in lines:
+        if _RULE.fullmatch(line) and "|" in above:
+            columns = [name or f"column {i}" for i, name in enumerate(_markdown_cells(above), 1)]
+            return RowSource(reader="markdown", columns=columns, rows=_markdown_rows(columns, lines))
+        above = line
+    raise AutoscoutError(f"{path} has no Markdown table (a header, and below it a line such as |---|---|)", 2)
+
+
+def _has_table(path: Path) -> bool:
+    with open(path, "rb") as file:
+        text = file.read(_LARGEST_HEAD).decode(errors="replace")
+    return any("|" in line and _RULE.fullmatch(line.strip()) for line in text.splitlines())
+
+
+def _markdown_lines(path: Path) -> Iterator[tuple[int, str]]:
+    number = 0
+    with _open(path) as file:
+        try:
+            for number, line in enumerate(_lines(path, file), 1):
+                yield number, line.strip()
+        except (UnicodeDecodeError, OSError, EOFError) as error:
+            raise _unreadable(path, number + 1, error) from error
+
+
+def _markdown_rows(columns: list[str], lines: Iterator[tuple[int, str]]) -> Iterator[Row]:
+    inside = True
+    for number, line in lines:
+        if inside := inside and "|" in line:
+            cells = _with_plain_numbers(_markdown_cells(line))
+            short = len(cells) != len(columns)
+            problem = f"the line has {len(cells)} fields, but the header has {len(columns)}" if short else ""
+            yield Row(f"line {number}", {} if short else dict(zip(columns, cells, strict=True)), problem)
+        elif "|" in line and _RULE.fullmatch(line):
+            yield Row(f"line {number}", {}, "it is of a further table; write each table into a file of its own")
+
+
+def _markdown_cells(line: str) -> list[str]:
+    cells = (cell.strip() for cell in re.split(r"(?<!\\)\|", line.removeprefix("|").removesuffix("|")))
+    return ["" if cell in _DASHES else cell.strip("*_`") for cell in cells]
+
+
+def _with_plain_numbers(cells: list[str]) -> list[str]:
+    """Returns the cells without commas between thousands: 12,345.6 and 1,234,567, and 12,345 in a row with a decimal
+    point."""
+    points = any(_POINT.fullmatch(cell) for cell in cells)
+    sure = _SURE_THOUSANDS if not points else _THOUSANDS
+    return [cell.replace(",", "") if sure.fullmatch(cell) else cell for cell in cells]
 
 
 def read_parquet(path: Path) -> RowSource:
@@ -114,6 +175,8 @@ def _csv_rows(path: Path, file: IO[str], columns: list[str], delimiter: str) -> 
                 continue
             if delimiter == ";":
                 cells = [f"{found[1]}.{found[2]}" if (found := _DECIMAL_COMMA.fullmatch(c)) else c for c in cells]
+            elif delimiter == ",":
+                cells = _with_plain_numbers(cells)
             yield Row(f"line {line}", dict(zip(columns, cells, strict=True)))
 
 
@@ -155,6 +218,11 @@ def _first_undecodable(path: Path, line: int) -> int:
 CSV = Reader(
     recognizes=lambda path: path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv")),
     read=lambda path, job, space, part: read_csv(path),
+    rank=5,
+)
+MARKDOWN = Reader(
+    recognizes=lambda path: path.suffix.lower() in (".md", ".markdown") and _has_table(path),
+    read=lambda path, job, space, part: read_markdown(path),
     rank=5,
 )
 PARQUET = Reader(

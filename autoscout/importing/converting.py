@@ -1,6 +1,7 @@
 """Converts table rows to measurements of a job. Rows that cannot be used are listed with the reason."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -24,6 +25,7 @@ RAISED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, R
 _LEAST, _MOST = 1e-12, 1e18  # accepted range of a metric, in the metric's own unit
 _EVIDENCE = 2000  # maximum length of the error text, in characters
 _NOT_FINITE = ("nan", "inf", "-inf", "infinity")
+_THOUSANDS = re.compile(r"([\d.]+) ?[kK]")  # 12.3k tokens/s
 _LISTED = 20  # maximum number of accepted rows, and of rejected rows, that the report lists (it counts all)
 
 
@@ -163,7 +165,8 @@ class Converting:
         known, evidence = end_of(str(stated.get("status", "")), str(stated.get("evidence", "")), flags, instead)
         for name, column, cell in texts if known == "ok" else ():
             if name == self.job.objective.metric:
-                raise ValueError(f"{column} is '{cell}', which is not a number")
+                lacks = "has no unit" if math.isnan(self.meant[column].factor) else "is not a number"
+                raise ValueError(f"{column} is '{cell}', which {lacks}")
             self.no_numbers[column] += 1
         cost_s, at = number_in(stated.get("cost_s", 0.0)), number_in(stated.get("at", 0.0))
         if known == "ok" and (row.said or self.job.task == "serve") and (failed := failure(said)):
@@ -248,19 +251,30 @@ class Converting:
         return "" if self.named else "; name the column that contains one with --map COLUMN=METRIC"
 
     def _complete(self, metrics: dict[str, float]) -> None:
-        """Adds the objective if it is the step time or the tokens per second, and a training row has only the other.
-        Where samples are padded, tools count different tokens."""
-        ours = self.job.objective.metric
-        given = {"step_time_s": "tokens_per_s", "tokens_per_s": "step_time_s"}.get(ours, "")
-        tokens = 0.0 if self.job.task == "serve" or self.job.traffic.lengths else tokens_of_step(self.job.traffic)
-        if tokens and ours not in metrics and given in self.named and metrics.get(given, 0.0) > 0:
-            metrics[ours] = tokens / metrics[given]
-            self.named.add(ours)
-            self.computed = f"{ours} was computed from {given}, with {tokens:,.0f} tokens a step"
+        """Adds the objective if it is the step time or the tokens per second, and a training row has only the other, or
+        another rate. Where samples are padded, tools count different tokens."""
+        ours, traffic = self.job.objective.metric, self.job.traffic
+        if self.job.task == "serve" or ours not in ("step_time_s", "tokens_per_s") or ours in metrics:
+            return
+        tokens = 0.0 if traffic.lengths else tokens_of_step(traffic)
+        each = {"tokens_per_s": tokens, "tokens_per_s_per_gpu": tokens / self.devices}
+        each |= {"samples_per_s": traffic.global_batch, "steps_per_s": 1.0}
+        seconds = {name: work / metrics[name] for name, work in each.items() if work and metrics.get(name, 0.0) > 0}
+        seconds |= {"step_time_s": time} if (time := metrics.get("step_time_s", 0.0)) > 0 else {}
+        given = next((name for name in seconds if name in self.named), "")
+        if not given or (ours == "tokens_per_s" and not tokens):
+            return
+        metrics[ours] = seconds[given] if ours == "step_time_s" else tokens / seconds[given]
+        self.named.add(ours)
+        self.computed = f"{ours} was computed from {given}"
+        if tokens and "tokens" in ours + given:
+            self.computed += f", with {tokens:,.0f} tokens a step"
 
     def _metric(self, metrics: dict[str, float], use: Use, unit: str, column: str, cell: Cell) -> bool:
         """Adds a cell to `metrics`; returns False if it contains no finite number."""
         number = number_in(cell) * use.factor
+        if number != number and not unit and (short := _THOUSANDS.fullmatch(str(cell))):
+            number = number_in(short[1]) * 1000
         if number != number and isinstance(cell, str) and (converted := quantity(cell, unit)) is not None:
             number = converted  # a value such as "12 ms" includes its unit, so the column's unit does not apply
         if math.isfinite(number):

@@ -1,5 +1,6 @@
 """Decides for each column of a foreign table whether it is a knob, a metric, a status, stored text, or dropped."""
 
+import math
 import re
 import shlex
 from collections import Counter
@@ -17,8 +18,12 @@ from autoscout.space.knob import Knob
 from kb.records import AutoscoutError, Value
 
 Kind = Literal["knob", "metric", "status", "evidence", "cost_s", "at", "kept", "number", "left out"]
+# Rates of a whole training run from which a step's time follows (converting.py).
+RATES = ("tokens_per_s_per_gpu", "samples_per_s", "steps_per_s")
+# The unit of a column whose cells have their own, as "5.3 s".
+IN_CELLS = "each cell's"
 # The column `devices` gives the size of a run, so it is not a result.
-_METRICS = tuple(name for name in dict.fromkeys((*TRAINING_METRICS, *SERVING_METRICS)) if name != DEVICES)
+_METRICS = tuple(name for name in dict.fromkeys((*TRAINING_METRICS, *SERVING_METRICS, *RATES)) if name != DEVICES)
 # metric without its unit → metric
 _STEMS = {name.removesuffix(f"_{unit_of(name)}"): name for name in reversed(_METRICS)}
 _STATISTICS = {"avg": "mean", "average": "mean", "median": "p50"} | {
@@ -37,7 +42,15 @@ _METRICS_ALSO = {
     **dict.fromkeys(("output_throughput", "output_token_throughput"), "output_tokens_per_s"),
     **dict.fromkeys(("total_throughput", "total_token_throughput"), "total_tokens_per_s"),
     **dict.fromkeys(("throughput_tokens_per_s", "tok_per_s"), "tokens_per_s"),
-    **{f"output_throughput_{unit}_per_s": "output_tokens_per_s" for unit in ("tok", "tokens")},
+    **dict.fromkeys(("tok_per_s_per_gpu", "tokens_per_s_per_device"), "tokens_per_s_per_gpu"),
+    **dict.fromkeys(("train_steps_per_s", "it_per_s", "iterations_per_s"), "steps_per_s"),
+    "train_samples_per_s": "samples_per_s",
+    **{
+        f"{which}{token}_throughput_{unit}_per_s": f"{which}_tokens_per_s"
+        for which in ("output", "total")
+        for token in ("", "_token")
+        for unit in ("tok", "tokens")
+    },
     **{f"request_throughput_{unit}_per_s": "requests_per_s" for unit in ("req", "requests")},
 }
 _PERCENT = 10  # from this value on, a supposed fraction is probably a percentage
@@ -86,9 +99,10 @@ def uses(
     meaning: Mapping[str, str],
     maps: Iterable[str],
     units: Iterable[str],
+    with_units: Iterable[str] = (),
 ) -> dict[str, Use]:
     """Returns column → use. `maps` and `units` are the user's options: COLUMN=NAME (the name "-" drops the column, "+"
-    stores it), and COLUMN=UNIT.
+    stores it), and COLUMN=UNIT. `with_units`: the columns whose cells have units.
 
     Errors: AutoscoutError (exit 2) for a column or name that does not exist, a duplicate column, two columns for the
     same knob or metric, and a missing unit."""
@@ -96,6 +110,7 @@ def uses(
     if twice:
         raise AutoscoutError(f"the column {twice[0]} exists {columns.count(twice[0])} times; rename or remove one", 2)
     wanted, given = _pairs("--map", maps, columns), _pairs("--unit", units, columns)
+    given = {column: IN_CELLS for column in with_units if not unit_of(flag_of(column))} | given
     # If several knobs share a flag, a knob without a condition takes precedence.
     knobs = sorted(space.knobs, key=lambda knob: knob.when is not None)
     called = {flag_of(knob.sets): knob for knob in reversed(knobs) if knob.sets} | {
@@ -236,7 +251,9 @@ def _named(column: str, name: str, unit: str, space: Space, *, explicit: bool) -
     ours = "s" if name == "at" else unit_of(name)
     if not ours:
         return Use("metric", name)
-    theirs = unit or unit_of(column)
+    if unit == IN_CELLS:
+        return Use("metric", name, math.nan, why=f"{IN_CELLS} unit → {ours}")
+    theirs = unit or unit_of(column) or unit_of(flag_of(column))
     if not theirs and column != name and name != "at":  # a time may be a date in text, which has no unit
         example = shlex.quote(f"{column}={ours}")
         raise AutoscoutError(f"column {column} has no unit; give it, for example --unit {example}", 2)

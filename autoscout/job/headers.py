@@ -5,8 +5,9 @@ import re
 _BETWEEN = re.compile(r"[\s\-()\[\]]+")
 _PER_SECOND = re.compile(r"(?:_?/_?|_per_)s(?:ec(?:onds?)?)?(?![a-z])")
 # Prefixes in tables that experiment trackers and tuners export, as in params.lr or metrics.loss.
-_EXPORTED = re.compile(r"(params?|config|metrics?)[._/](?=\w)")
+_EXPORTED = re.compile(r"(params?|args|config|hparams|metrics?)[._/](?=\w)")
 _PER_DEVICE = re.compile(r"(?<=_per_s)_?/_?(?=(?:gpu|device)(?![a-z]))")
+_A_STEP = re.compile(r"(m?s(?:ec(?:onds?)?)?)s?(?:_?/_?|_per_)(?:it|iter|iteration|step)")
 
 # our name → other names; case, spaces and hyphens are ignored
 _ALSO = {
@@ -58,8 +59,11 @@ ALIASES = {other: ours for ours, others in _ALSO.items() for other in others}
 
 
 def header(text: str) -> str:
-    """Returns lower case words joined by underscores: "Step Time (s)" → step_time_s, "tokens/sec" → tokens_per_s."""
-    words = _BETWEEN.sub("_", text.strip().lower()).strip("_") or text.strip().lower()
+    """Returns lower case words joined by underscores: "Step Time (s)" → step_time_s, "tokens/sec" → tokens_per_s,
+    "sec/iter" → step_time_sec, "#GPUs" → gpus."""
+    words = _BETWEEN.sub("_", text.strip().lower()).strip("_#") or text.strip().lower()
+    if step := _A_STEP.fullmatch(words):
+        return f"step_time_{step[1]}"
     return _PER_DEVICE.sub("_per_", _PER_SECOND.sub("_per_s", words))
 
 

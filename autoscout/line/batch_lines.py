@@ -102,15 +102,17 @@ def _of_options(options: Mapping[str, str], nodes: int) -> Batch | None:
         tasks = int(each) if each.isdecimal() else int(all_tasks) // nodes if all_tasks.isdecimal() else 1
         return Batch(nodes, max(tasks, 1) * found[1], found[0] or _named(options))
     if each.isdecimal():
-        return Batch(nodes, int(each), by_tasks=True)
+        return Batch(nodes, int(each), _named(options), by_tasks=True)
     # the job gets whole nodes; how many GPUs each has is unknown
-    return Batch(nodes, 0, by_tasks=True) if nodes > 1 else None
+    kind = _named(options)
+    return Batch(nodes, 0, kind, by_tasks=True) if nodes > 1 or kind else None
 
 
 def _named(options: Mapping[str, str]) -> str:
-    """Returns the GPU model that appears in the name of the constraint or of the partition; "" if neither names one."""
-    names = " ".join(options.get(option, "") for option in ("constraint", "C", "partition", "p"))
-    words = re.findall(r"[a-z0-9]+", names.lower())
+    """Returns the GPU model, or the cloud's instance type, that appears in the name of the constraint or of the
+    partition; "" if neither names one."""
+    names = " ".join(options.get(option, "") for option in ("constraint", "C", "partition", "p")).lower()
+    words = [*re.findall(r"[a-z0-9.-]+", names), *re.findall(r"[a-z0-9]+", names)]
     return next((word for word in words if stem_of(word) and not is_cpu(word)), "")
 
 

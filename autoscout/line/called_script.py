@@ -19,6 +19,8 @@ _NOT_FOLLOWED = re.compile(
     re.MULTILINE,
 )
 
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
+
 
 class Called(NamedTuple):
     """A launch line's call of a script. `given`: the script's arguments. `asked`: the options given to sbatch (they
@@ -56,7 +58,7 @@ def parameters(given: Sequence[str], text: str) -> tuple[Mapping[str, str], list
     """Returns first the values of `$1`, `$#` and `$@` in a script's text, by name without `$`; second notes."""
     if not given:
         return {}, []
-    if _NOT_FOLLOWED.search(text):
+    if _NOT_FOLLOWED.search(_COMMENT.sub("", text)):
         return {}, [
             "launch.current: the script reads its arguments in a loop or a function, which AutoScout does not "
             "evaluate; write the resulting flags into launch.current"

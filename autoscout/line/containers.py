@@ -11,6 +11,8 @@ RUN = ("docker", "podman")
 CONTAINERS = (*RUN, "apptainer", "singularity", "enroot")
 # environment managers: the command to run follows the word `run`
 RUN_IN = ("uv", "conda", "mamba", "micromamba", "pixi")
+# their options whose value is a name, which may be that of a launcher: `uv run --extra deepspeed accelerate launch`
+_NAMES = ("--extra", "--group", "--only-group", "--with", "-n", "--name", "-e", "--environment")
 ENVIRONMENTS = (*CONTAINERS, *RUN_IN)
 # Options of `docker run` for interactive or background use, which are removed from the line of an experiment.
 _INTERACTIVE = ("-d", "--detach", "-it", "-ti", "-i", "-t", "--interactive", "--tty")
@@ -23,10 +25,27 @@ _STARTS = {  # container program → (subcommands that start a container, option
 _BY_SRUN = ("--container-image", "--container-mounts")  # options of Slurm's container plugin, Pyxis
 
 
+def named_programs(line: Line) -> set[str]:
+    """Returns the names among the line's words, without those that an environment manager's options have as values."""
+    at = next((i for i, name in enumerate(line.names) if name in RUN_IN), len(line.words))
+    pairs = enumerate(zip(line.names, ("", *line.words), strict=False))
+    return {name for i, (name, before) in pairs if not (i > at and before in _NAMES)}
+
+
 def runs_image(line: Line) -> int:
     """Returns the index of the container program (`docker` in `docker run`); -1 if the launch line does not run an
     image."""
     return next((i for i, (name, after) in enumerate(pairwise(line.names)) if name in RUN and after == "run"), -1)
+
+
+def by_images_entry(line: Line) -> Line:
+    """Returns the line without `--entrypoint vllm` and `serve` around an image whose own entry point starts the server:
+    it runs the same."""
+    image = next((i for i, word in enumerate(line.words) if SERVER_IMAGE.search(word)), len(line.words))
+    before, after = line.words[:image], line.words[image + 1 :]
+    own = line.of(before).without("--entrypoint")
+    said = line.of(before).value("--entrypoint")
+    return line.of([*own.words, line.words[image], *after[1:]]) if said == "vllm" and after[:1] == ("serve",) else line
 
 
 def repeatable(line: Line) -> Line:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -36,13 +37,14 @@ class Line(msgspec.Struct, frozen=True, dict=True):
     """A launch line. `words`: the shell words of the command, which may have placeholders of a job file. `environment`:
     variables set for the command. `allocation`: the resources from a scheduler or a container. `place`: the working
     directory. `for_shell`: whether the line needs a shell, because it has variables, pipes, redirections or several
-    commands."""
+    commands. `writes`: name → content of files that its script writes before it."""
 
     words: tuple[str, ...] = ()
     environment: dict[str, str] = {}
     allocation: Batch | None = None
     place: Path = Path()
     for_shell: bool = False
+    writes: dict[str, str] = {}
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -132,6 +134,10 @@ class Line(msgspec.Struct, frozen=True, dict=True):
     def without(self, flag: str) -> "Line":
         return self.with_(flag, None)
 
+    def text_of(self, file: str) -> str:
+        """Returns the content of a file that the line names. Errors: OSError, UnicodeDecodeError."""
+        return self.writes[file] if file in self.writes else Path(file).read_text(encoding="utf-8-sig")
+
     def of(self, words: Iterable[str]) -> "Line":
         """Returns a copy with these words and the same environment."""
         return msgspec.structs.replace(self, words=tuple(words))
@@ -150,10 +156,17 @@ class Line(msgspec.Struct, frozen=True, dict=True):
         return bool(after) and (not after.startswith("-") or NUMBER.fullmatch(after) is not None)
 
 
-def given(words: Iterable[str], place: Path, variables: Mapping[str, str], allocation: Batch | None = None) -> Line:
-    """Creates a line from the words that a user runs in the folder `place`. Initial words NAME=VALUE set variables."""
+def given(
+    words: Iterable[str],
+    place: Path,
+    variables: Mapping[str, str],
+    allocation: Batch | None = None,
+    writes: Mapping[str, str] = MappingProxyType({}),
+) -> Line:
+    """Creates a line from the words that a user runs in the folder `place`. Initial words NAME=VALUE set variables.
+    `writes`: the files that the line's script writes before it."""
     first, own = assigned([*words])
-    return Line(tuple(own), {**variables, **first}, allocation, place)
+    return Line(tuple(own), {**variables, **first}, allocation, place, writes={**writes})
 
 
 @lru_cache(maxsize=256)

@@ -3,8 +3,11 @@ shell can expand."""
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from autoscout.job.words import listed
+from autoscout.line.containers import runs_image
+from autoscout.line.launch_line import Line
 from kb import secrets
 
 
@@ -19,6 +22,26 @@ def without_secrets(variables: Mapping[str, str]) -> tuple[dict[str, str], list[
         f"launch.environment: AutoScout leaves out variables that look like secrets ({listed(sorted(secret))}), "
         "because a job file is stored and shared; set them in the shell that runs AutoScout, whose variables all runs "
         "inherit"
+    ]
+
+
+def by_name_alone(line: Line) -> tuple[Line, list[str]]:
+    """Returns (a line of docker or podman with -e NAME in place of -e NAME=VALUE for each value that looks like a
+    secret, notes). The container then gets the variable of the shell that runs the line."""
+    if runs_image(line) < 0:
+        return line, []
+    words, names = [*line.words], list[str]()
+    for i, (before, word) in enumerate(pairwise(["", *line.words])):
+        name, equals, value = word.removeprefix("--env=").partition("=")
+        by_flag = before in ("-e", "--env") or word.startswith("--env=")
+        if by_flag and equals and secrets.is_one(name, value):
+            words[i] = word.removesuffix(f"={value}")
+            names.append(name)
+    if not names:
+        return line, []
+    return line.of(words), [
+        f"launch: the value of {listed(names)} looks like a secret, but a job file is stored and shared; set the "
+        "variable in the shell that runs AutoScout, from which the container gets it"
     ]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from autoscout.line import hostfile, visible_gpus
+from autoscout.line.containers import named_programs
 from autoscout.line.launch_line import Line
 from autoscout.line.recognition import frameworks, recognised
 from kb.records import AutoscoutError
@@ -69,7 +70,7 @@ class Devices(NamedTuple):
 
 def devices(line: Line) -> Devices:
     before = line.launcher
-    launchers = {*before.names}
+    launchers = named_programs(before)
     if "deepspeed" in launchers:
         return _of_deepspeed(before)
     if counts := _of_roles(line):

@@ -1,5 +1,6 @@
 """Extracts a container's launch line and GPUs from a Kubernetes manifest, a compose file or a SkyPilot task."""
 
+import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -27,6 +28,8 @@ _PRODUCT = re.compile(r"\.com/(gpu\.product(-name)?|gke-accelerator)$")  # node 
 _INSTANCE = re.compile(r"kubernetes\.io/instance-type$")  # node label with a cloud's instance type
 # keys of the replica groups in resources of Kubeflow's training operators and of Ray
 _GROUPS = re.compile(r"(ReplicaSpecs|GroupSpecs?)$")
+# NVIDIA Dynamo's workers are started by modules of its own with the engine's arguments
+_BY_MODULE = {"dynamo.vllm": ["vllm", "serve"], "dynamo.sglang": ["python3", "-m", "sglang.launch_server"]}
 _BY_CHART = {"vllmServe": ["vllm", "serve"]}  # llm-d's Helm values name the command only indirectly, as `modelCommand`
 
 
@@ -47,6 +50,17 @@ class Container(NamedTuple):
     others: int = 0
     no_gpu: str = ""
 
+    @property
+    def of_group(self) -> dict[str, str]:
+        """The variables that SkyPilot, or a LeaderWorkerSet, sets in the first of the nodes."""
+        nodes = str(self.nodes or 1)
+        return {
+            "SKYPILOT_NUM_NODES": nodes,
+            "SKYPILOT_NUM_GPUS_PER_NODE": str(self.gpus or ""),
+            "LWS_GROUP_SIZE": nodes,
+            "LWS_WORKER_INDEX": "0",
+        }
+
 
 def container_in(text: str, where: str) -> Container:
     """Returns the best matching container: the first that serves a model on GPUs, else the first that serves a model,
@@ -61,6 +75,7 @@ def container_in(text: str, where: str) -> Container:
             for each in _containers(document)
         ]
         found += [task for document in read if (task := _of_a_task(document, found))]
+        found += [server for document in read for server in _of_ray_serve(document)]
     except ValueError as error:  # an invalid date, or a command with an unclosed quote
         raise AutoscoutError(f"{where}: cannot be read ({error})", 2) from error
     except RecursionError:
@@ -132,6 +147,29 @@ def _of_a_task(document: Any, found: list[Container]) -> Container | None:
     return Container("", [], script, _variables(document.get("envs")), gpus, kind, document.get("num_nodes", 1))
 
 
+def _of_ray_serve(document: Any) -> Iterator[Container]:
+    """Yields `vllm serve` with the settings of each model of Ray Serve's configuration, alone or in a RayService."""
+    if isinstance(text := nested.at(document, "spec.serveConfigV2"), str):
+        document = next(iter(documents(text)), None)
+    for model in (each for name, value in _pairs(document) if name == "llm_configs" for each in value or ()):
+        if isinstance(model, dict) and isinstance(source := _source(model), str):
+            settings = (model.get("engine_kwargs") or {}).items()
+            words = [word for name, value in settings for word in _flag(f"--{name.replace('_', '-')}", value)]
+            kind = str(model.get("accelerator_type") or "")
+            yield Container("", ["vllm", "serve", source, *words], "", {}, 0 if kind else None, kind)
+
+
+def _source(model: dict[str, Any]) -> Any:
+    loading = model.get("model_loading_config") or {}
+    return loading.get("model_source") or loading.get("model_id")
+
+
+def _flag(flag: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [flag if value else flag.replace("--", "--no-", 1)]
+    return [flag, json.dumps(value) if isinstance(value, dict | list) else str(value)]
+
+
 def _accelerators(asked: Any) -> list[tuple[str, int]]:
     """Returns (GPU model, count) for each accelerator that a SkyPilot task accepts; [] for none. The field can be NAME,
     NAME:COUNT, a list of these, or a mapping NAME → COUNT; a missing count means 1."""
@@ -165,6 +203,8 @@ def _container(spec: dict[str, Any]) -> Container:
         return Container(image, [], words[2], variables)
     # Without a command, Kubernetes passes `args` to the image's entry point. Compose passes its `command` to the entry
     # point.
+    if len(words) > 2 and words[1] == "-m" and words[2] in _BY_MODULE:
+        return Container(image, [*_BY_MODULE[words[2]], *words[3:]], "", variables)
     by_image = SERVER_IMAGE.search(image) and not (words and words[0].rpartition("/")[2] in _PROGRAMS)
     return Container(image, ["vllm", "serve", *words] if by_image else words, "", variables)
 
@@ -251,7 +291,12 @@ def _chosen(inside: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _pods(document: Any) -> int:
-    """Returns the number of pods with GPUs in all replica groups of a training operator; 0 if there is no group."""
+    """Returns the number of pods with GPUs in all replica groups of a training operator, or in one group of a
+    LeaderWorkerSet; 0 if there is no group."""
+    if (group := nested.at(document, "spec.leaderWorkerTemplate")) is not None:
+        worker, size = group.get("workerTemplate"), int(group.get("size", 1))
+        pods = [group.get("leaderTemplate", worker), *[worker] * (size - 1)]
+        return sum(any(_gpus(each) for each in _containers(pod)) for pod in pods)
     named = [value for name, value in _pairs(document) if _GROUPS.search(name)]
     groups = [*(g for each in named for g in (each if isinstance(each, list) else [each, *each.values()]))]
     groups = [g for g in groups if isinstance(g, dict) and "template" in g]

@@ -17,18 +17,21 @@ from autoscout.line.launch_line import Line
 from kb.records import Strict, Task
 from kb.store import default_path
 
+_SETTING = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=")
+
 
 class Framework(Strict, frozen=True, kw_only=True):
     """Describes a framework and its launch lines.
 
     Recognition: `recognises`: words that occur only in this framework's lines, such as a script, a module, or a program
-    with its subcommand (`axolotl train`). `known_by`: patterns of flags; a line with matches for all of them belongs to
-    the framework, whatever the script's name. `unread`: patterns of flags that suffice if the script is missing on this
-    machine. `unlike`: flags of similar programs, or patterns of their scripts' names; a line with one of them does not
-    match. `imports`: modules that a script found by `known_by` must import. `logs_of`: modules of scripts that print
-    this framework's log, whatever parser they have. `has`: settings that identify the framework in a line's YAML file.
-    `folder`: flags for the folder of the YAML files. `overrides`: settings are in a YAML file, and arguments key=value
-    override them. `launches`: further programs and subcommands that start a run.
+    with its subcommand (`axolotl train`). `known_by`: patterns of flags, and of the names in name=value; a line with
+    matches for all of them belongs to the framework, whatever the script's name. `unread`: patterns of flags that
+    suffice if the script is missing on this machine. `unlike`: flags of similar programs, or patterns of their scripts'
+    names; a line with one of them does not match. `imports`: modules that a script found by `known_by` must import.
+    `logs_of`: modules of scripts that print this framework's log, whatever parser they have. `has`: settings that
+    identify the framework in a line's YAML file. `folder`: flags for the folder of the YAML files. `overrides`:
+    settings are in a YAML file, and arguments key=value override them. `launches`: further programs and subcommands
+    that start a run.
 
     Devices: `starts_ranks`: the program starts all ranks of a node, as torchrun does. `by_accelerate`: the program
     starts ranks by accelerate. `ranks_need`: environment variable without which the program starts several ranks only
@@ -107,6 +110,7 @@ def recognised(line: Line) -> str:
     tails = [word.rsplit("/", 1)[-1] for word in line.words]
     text = f" {' '.join(tails)} "
     flags = {plain(flag) for flag in line.flags if flag.startswith("--")}
+    flags |= {found[1] for word in line.program.words if (found := _SETTING.match(word))}
     words = {*tails, *flags}
     possible = {
         name: known

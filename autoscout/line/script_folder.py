@@ -8,7 +8,7 @@ from pathlib import Path
 _OWN = re.compile(r"""\$\(\s*dirname\s+(?:--\s+)?"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?"?\s*\)""")
 _SUBMITTED = re.compile(r"\$\{?SLURM_SUBMIT_DIR\b\}?")
 _PRINTED = re.compile(
-    r"""\$\(\s*cd\s+(?:--\s+)?"?([^"$()]*?)"?\s*(?:\d?>\s*[\w/&]+\s*)*(?:&&|;)\s*pwd(?:\s+-P)?\s*\)"""
+    r"""\$\(\s*cd\s+(?:--\s+)?"?([^"$()]*?)"?\s*(?:[\d&]?>\s*[\w/&]+\s*)*(?:&&|;)\s*pwd(?:\s+-P)?\s*\)"""
 )
 _FILE = re.compile(r"(?!/)[\w./-]{1,200}")
 

@@ -54,13 +54,15 @@ _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
 class Launched(NamedTuple):
     """The launch line of a script. `words`: its expanded words. `exports`: the variables that the script exports.
     `batch`: the resources requested by #SBATCH lines. `goes`: the folders to which the script changes before the line.
-    `earlier`: the words of an earlier line that starts ranks or a server."""
+    `earlier`: the words of an earlier line that starts ranks or a server. `writes`: name → content of files that
+    the script writes from here-documents."""
 
     words: list[str]
     exports: dict[str, str]
     batch: Batch | None
     goes: list[str]
     earlier: list[str]
+    writes: dict[str, str]
 
 
 def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, str] = MappingProxyType({})) -> Launched:
@@ -133,7 +135,7 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
         )
         known_ones = ", ".join(_LAUNCHERS[:7])
         raise AutoscoutError(f"{where}: no command of the script starts a known framework ({known_ones} …){ends}", 2)
-    return Launched(found, exported, batch, went, earlier)
+    return Launched(found, exported, batch, went, earlier, shell_commands.files_written(text, known))
 
 
 def _read_in(command: str, folder: Path) -> Iterator[str]:

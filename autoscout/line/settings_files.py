@@ -13,6 +13,7 @@ from kb.records import AutoscoutError
 
 _SUFFIXES = (".yaml", ".yml")
 _LARGEST = 2**20  # bytes; a larger file holds data, not settings
+_NO_LINE = Line()
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # an OmegaConf reference to a different setting
 
 
@@ -33,14 +34,15 @@ def named(line: Line, folders: Iterable[str]) -> dict[int, Path]:
     return found
 
 
-def read(paths: Iterable[Path]) -> dict[str, Any]:
-    """Returns the merged contents of the files, with references between settings (${a.b}) resolved.
+def read(paths: Iterable[Path], line: Line = _NO_LINE) -> dict[str, Any]:
+    """Returns the merged contents of the files, with references between settings (${a.b}) resolved. `line`: the line
+    whose script may write them.
 
     Errors: AutoscoutError (exit 2) for a file that cannot be read."""
     found = dict[str, Any]()
     for path in paths:
         try:
-            found |= settings(path.read_text(encoding="utf-8-sig"))
+            found |= settings(line.text_of(str(path)))
         except (OSError, ValueError) as error:
             raise AutoscoutError(f"{path}: cannot be read ({error})", 2) from error
     return _resolved(found, found)

@@ -7,10 +7,11 @@ import fnmatch
 import itertools
 import operator
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from autoscout.line.shell_words import ASSIGNED, PRINTED, QUOTED, filled, sets, words
+from autoscout.line.shell_words import ASSIGNED, PRINTED, QUOTED, filled, in_text, sets, words
 
 _ORDERS = {"-lt": operator.lt, "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge}
 _IF = re.compile(r"\s*(?:(?:then|do|else)\s+)*(if|elif|while)\s+(.*)", re.DOTALL)
@@ -26,15 +27,28 @@ _READ_BY_SHELL = re.compile(r"(?<![\w.-])(?:sh|bash|sbatch|srun)\b")
 _EXPANDED = re.compile(r"[$`]")
 # a word of a command, with its quotes
 _TOKEN = re.compile(rf"""(?:{QUOTED}|{PRINTED}|[^\s"'\\|&;<>])+""", re.DOTALL)
-_BY_POSITION = re.compile(r'\bexec\b[^;&|]*"\$\{@:\d.*', re.DOTALL)
+_BY_POSITION = re.compile(r'\bexec\b[^;&|]*"\$\{@:\d+\}"', re.DOTALL)
+# A variable whose value is a here-document: NAME=$(cat <<EOF …), or read -r -d '' NAME <<EOF …
+_HERE_VALUE = re.compile(
+    r"""(?:(?P<name>\b\w+=)["']?\$\(\s*cat|^[ \t]*read(?:[ \t]+(?:-\w+|''|""))+[ \t]+(?P<read>\w+))"""
+    r"""[ \t]*<<-?[ \t]*(?P<quote>["']?)(?P<end>\w+)(?P=quote)[^\n]*\n(?P<body>.*?)\n[ \t]*(?P=end)[ \t]*"""
+    r"""(?(name)\n?[ \t]*\)["']?|$)""",
+    re.DOTALL | re.MULTILINE,
+)
+# A file that a script writes from a here-document; the name may stand before or after the document's word.
+_HERE_FILE = re.compile(
+    r"""^[ \t]*(?:cat|tee)\b(?P<before>[^\n<]*)<<-?[ \t]*(?P<quote>["']?)(?P<end>\w+)(?P=quote)(?P<after>[^\n]*)\n"""
+    r"""(?P<body>.*?)^[ \t]*(?P=end)[ \t]*$""",
+    re.DOTALL | re.MULTILINE,
+)
 _WRITTEN = re.compile(r">\s*['\"]?([^\s'\"<>|;&]+)")
 
 
 def commands(text: str) -> Iterator[str]:
     """Yields a script's commands, split at newlines, `;`, `&&` and `||`. (In the condition of an `if`, `&&` and `||`
     are not separators.) Comments are skipped. Here-documents are also skipped, unless a shell runs them. Quotes and
-    arrays may span lines."""
-    text = text.replace("\r\n", "\n")
+    arrays may span lines. A here-document that is a variable's value is an assignment."""
+    text = _HERE_VALUE.sub(_assignment, text.replace("\r\n", "\n"))
     now: list[str] = []
     quote, depth, at, ends = "", 0, 0, ""
     while at < len(text):
@@ -76,6 +90,25 @@ def commands(text: str) -> Iterator[str]:
         now.append(c)
     if command := "".join(now).strip():
         yield command
+
+
+def _assignment(found: re.Match[str]) -> str:
+    """Returns NAME="…" for a here-document that is a variable's value, in single quotes if bash leaves it as it is."""
+    body = found["body"]
+    quoted = shlex.quote(body) if found["quote"] else '"' + body.replace("\\\n", " ").replace('"', '\\"') + '"'
+    return f"{found['name'] or found['read'] + '='}{quoted}"
+
+
+def files_written(text: str, known: Mapping[str, str]) -> dict[str, str]:
+    """Returns name → content of the files that a script writes from here-documents, with the variables known at its
+    launch."""
+    found: dict[str, str] = {}
+    for each in _HERE_FILE.finditer(text.replace("\r\n", "\n")):
+        redirected = _WRITTEN.search(each["before"] + each["after"])
+        names = [redirected[1]] if redirected else each["before"].split()[-1:]
+        body = each["body"] if each["quote"] else in_text(each["body"], known)
+        found |= {"".join(words(filled(name, known))): body for name in names}
+    return found
 
 
 def _started(command: str, after: str, ends: str) -> bool:
@@ -189,7 +222,7 @@ def unwrapped(line: list[str]) -> list[str]:
     options = line[shell + 1 : -1]
     if not options or not all(re.fullmatch(r"-[a-z]+", word) for word in options) or options[-1][-1] != "c":
         return line
-    text = line[-1]
+    text = line[-1].replace("\\\n", "")
     inside = [*commands(text)]
     known: dict[str, str] = {}
     for command in inside[:-1]:
@@ -211,25 +244,40 @@ def unwrapped(line: list[str]) -> list[str]:
 
 def _expanding(command: str, found: list[str]) -> tuple[str, list[str]] | None:
     """Splits a command between bash's text, which has the words that bash expands and refers to the others by their
-    positions, and those other words. None if it cannot be split: without a Python script, or if bash expands one of the
-    words after it. `found`: the words of the command."""
+    positions, and those other words. Flags after the script whose values bash expands end the text. None if it cannot
+    be split: without a Python script, or if bash expands one of the script's positional arguments. `found`: the words
+    of the command."""
     script = next((i for i, word in enumerate(found) if word.endswith(".py")), -1)
-    tokens = _TOKEN.findall(command)[: script + 1]
-    if [words(token) for token in tokens] != [[word] for word in found[: script + 1]]:
+    tokens = _TOKEN.findall(command)[: len(found)]
+    if script < 0 or [words(token) for token in tokens] != [[word] for word in found]:
+        return None
+    tokens, found, last = _by_bash_last(tokens, found, script + 1)
+    if (last and "--" in found) or any(_EXPANDED.search(word) for word in found[script + 1 :]):
         return None
     if set_first := [*itertools.takewhile(ASSIGNED.fullmatch, found)]:  # `exec` takes no variables
-        tokens, found, script = ["env", *tokens], ["env", *found], script + 1
+        tokens, found = ["env", *tokens], ["env", *found]
     expanded = {i for i, word in enumerate(found) if _EXPANDED.search(word)}
-    if max(expanded) >= script or min(expanded) <= len(set_first):
+    if expanded and min(expanded) <= len(set_first):
         return None
     # a flag goes with its value, since the words are read without the text
     expanded |= {i - 1 for i in expanded if i and re.fullmatch(r"-[\w-]+", found[i - 1])}
     parts, kept = ["exec"], list[str]()
-    for by_bash, places in itertools.groupby(range(max(expanded) + 1), expanded.__contains__):
+    for by_bash, places in itertools.groupby(range(max(expanded, default=-1) + 1), expanded.__contains__):
         group = [*places]
         parts += [tokens[i] for i in group] if by_bash else [f'"${{@:{len(kept) + 1}:{len(group)}}}"']
         kept += [] if by_bash else [found[i] for i in group]
-    return " ".join([*parts, f'"${{@:{len(kept) + 1}}}"']), [*kept, *found[max(expanded) + 1 :]]
+    rest = f'"${{@:{len(kept) + 1}}}"' if kept else '"$@"'
+    return " ".join([*parts, rest, *last]), [*kept, *found[max(expanded, default=-1) + 1 :]]
+
+
+def _by_bash_last(tokens: list[str], found: list[str], begins: int) -> tuple[list[str], list[str], list[str]]:
+    """Returns (tokens, words, tokens of the flags with a value that bash expands, which the former two lack). Only
+    flags from the index `begins` on are moved."""
+    flags = [i for i in range(begins, len(found)) if found[i].startswith("-")]
+    runs = [range(at, end) for at, end in itertools.pairwise([*flags, len(found)])]
+    moved = [i for run in runs if any(_EXPANDED.search(found[i]) for i in run) for i in run]
+    kept = [i for i in range(len(found)) if i not in moved]
+    return [tokens[i] for i in kept], [found[i] for i in kept], [tokens[i] for i in moved]
 
 
 def passed_on(text: str) -> str:

@@ -1,6 +1,7 @@
 """Computes the output of simple text commands, so that `$(dirname …)` in a script can be expanded without a shell."""
 
 import ast
+import itertools
 import operator
 import os.path
 import re
@@ -22,6 +23,8 @@ def printed(command: str) -> str | None:
     """Returns the output of a command; None for a command that is not supported or whose arguments are unknown."""
     try:
         program, *words = shlex.split(command) or [""]
+        if program == "echo":
+            return _piped(command)
     except ValueError:
         return None
     if any(re.search(r"[$`|;&<>]", word) for word in words):
@@ -35,6 +38,38 @@ def printed(command: str) -> str | None:
         return time.strftime(words[0][1:])
     text = " ".join(words)
     return total(text) if program == "expr" and _SUM.fullmatch(text) else None
+
+
+def _piped(command: str) -> str | None:
+    """Returns what `echo TEXT | tr … | wc …` prints, by which scripts count the devices of a list; None for other
+    filters. Errors: ValueError for an unclosed quote."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars="|;&<>")
+    lexer.whitespace_split, lexer.commenters = True, ""
+    words = [*lexer]
+    stages = [[*of_one] for is_pipe, of_one in itertools.groupby(words, "|".__eq__) if not is_pipe]
+    text = " ".join(word for word in stages[0][1:] if word != "-n") + "\n" * ("-n" not in stages[0])
+    if any(re.search(r"[$`;&<>]", word) for word in words if not word.startswith("{")):
+        return None
+    for stage in stages[1:]:
+        match stage:
+            case ["tr", one, other] if len(one) == 1 or one in ("\\n", "\\t"):
+                text = text.replace(_character(one), _character(other))
+            case ["tr", "-cd" | "-dc", kept]:
+                text = "".join(c for c in text if c in kept)
+            case ["grep", "-o", part]:
+                text = f"{part}\n" * text.count(part)
+            case ["awk", *separator, "{print NF}" | "{ print NF }"] if "".join(separator).startswith("-F"):
+                text = str(len(text.split("".join(separator).removeprefix("-F"))))
+            case ["wc", "-l" | "-w" | "-c" as what]:
+                text = str({"-l": text.count("\n"), "-w": len(text.split()), "-c": len(text)}[what])
+            case _:
+                return None
+    return text.rstrip("\n")
+
+
+def _character(text: str) -> str:
+    """Returns the first character that `tr` reads in a text, such as a newline for \\n."""
+    return {"\\n": "\n", "\\t": "\t"}.get(text, text[:1])
 
 
 def total(text: str) -> str | None:

@@ -38,13 +38,18 @@ _INSIDE = r"[^{}]"
 for _ in range(4):  # four levels of nesting, as in `${A:-${B:-else}}`
     _INSIDE = rf"(?:[^{{}}]|\$\{{{_INSIDE}*\}})"
 _BRACED = rf"\$\{{{_INSIDE}*\}}"
-_PIECE = re.compile(rf"""'[^']*'|"(?:\\.|{_BRACED}|[^"\\])*+"|(?:\\.|{_BRACED}|[^'"\\])++""", re.DOTALL)
+# Commands whose output `shell_prints` computes.
+_PRINTS = r"(?:dirname|basename|date|expr|echo)"
+_COMPUTED = rf"\$\(\s*{_PRINTS}\s{_WITHIN}*\)"  # may have quotes inside, also within quotes
+_PIECE = re.compile(
+    rf"""'[^']*'|"(?:\\.|{_BRACED}|{_COMPUTED}|[^"\\])*+"|(?:\\.|{_BRACED}|{_COMPUTED}|[^'"\\])++""", re.DOTALL
+)
 _ALL_OF = re.compile(r'"\$\{(\w+)\[[@*]\]\}"')
 _VALUE = re.compile(
     rf"\\.|\$\{{(?P<braced>\w+)(?:(?P<all>\[[@*]\])|:?(?P<how>[-=+?])(?P<other>{_INSIDE}*)"
     r"|(?P<cut>##?|%%?)(?P<pattern>[^{}$]+)|(?P<case>,,|\^\^))?\}"
     r"|\$(?P<plain>\w+)|\$\(\((?P<sum>(?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)\)|(?P<here>`pwd`|\$\(pwd\))|\$(?P<count>#)"
-    rf"|\$\(\s*(?P<prints>(?:dirname|basename|date|expr)\s{_WITHIN}*)\)|`(?P<printed>(?:dirname|basename|date|expr)\s[^`]*)`",
+    rf"|\$\(\s*(?P<prints>{_PRINTS}\s{_WITHIN}*)\)|`(?P<printed>{_PRINTS}\s[^`]*)`",
     re.DOTALL,
 )
 _HOME = re.compile(r"(?<!\S)((?:[A-Za-z_]\w*=)?)~(?=[/\s]|$)")
@@ -80,6 +85,11 @@ def filled(text: str, known: Mapping[str, str], whole: bool = False) -> str:
     return _PIECE.sub(piece, text)
 
 
+def in_text(text: str, known: Mapping[str, str]) -> str:
+    """Expands the known variables in a here-document, where quotes are plain characters."""
+    return _expanded(text, known, str)
+
+
 def _escaped(value: str) -> str:
     return re.sub(r'(["\\])', r"\\\1", value)
 
@@ -96,7 +106,8 @@ def _expanded(text: str, known: Mapping[str, str], put: Callable[[str], str]) ->
 
     def value(found: re.Match[str]) -> str:
         if found["sum"] is not None:
-            numbers = re.sub(r"\$?\{?\b([A-Za-z_]\w*)\}?", lambda name: known.get(name[1], name[0]), found["sum"])
+            inside = _expanded(found["sum"], known, str)
+            numbers = re.sub(r"\$?\{?\b([A-Za-z_]\w*)\}?", lambda name: known.get(name[1], name[0]), inside)
             return total(numbers) or found[0]
         if (command := found["prints"] or found["printed"]) is not None:
             text = printed(filled(command, known))

@@ -25,7 +25,7 @@ from autoscout.line.batch_lines import asked_of_line, chdir, looks_like_gpus, no
 from autoscout.line.called_script import Called, called, parameters, with_asked
 from autoscout.line.launch_line import Batch, Line, split
 from autoscout.line.launch_line import given as given_line
-from autoscout.line.left_out import secret_flags, unfilled, without_secrets
+from autoscout.line.left_out import by_name_alone, secret_flags, unfilled, without_secrets
 from autoscout.line.line_devices import REACH_ALL, flags_of_a_node, nodes_unread, starts_ranks_itself
 from autoscout.line.script_folder import runs_in, with_folders
 from autoscout.line.script_launch import handed_on, launch_in, of_branches, of_loops
@@ -159,7 +159,7 @@ def _of_script(
     path, text = script.path, with_asked(with_folders(text, script.path, folder), script.asked)
     given, of_given = parameters(script.given, text)
     given = {**script.variables, **given}
-    line, exported, batch, goes, earlier = launch_in(text, str(path), given=given)
+    line, exported, batch, goes, earlier, writes = launch_in(text, str(path), given=given)
     variables = {**script.variables, **exported}
     starts = [chdir(text)] if chdir(text) else []
     place, of_place = runs_in([*starts, *goes], path, line, folder)
@@ -168,7 +168,7 @@ def _of_script(
         with contextlib.suppress(AutoscoutError):
             inner = inner._replace(variables={**variables, **inner.variables}, asked=[*script.asked, *inner.asked])
             return _of_script(inner, inner.path.read_text(errors="replace"), place, engine, callers)
-    made, notes = _of_line(given_line(line, place, variables, batch), engine)
+    made, notes = _of_line(given_line(line, place, variables, batch, writes), engine)
     notes += of_given + of_place + of_branches(line, text, str(path), given) + of_loops(line, text)
     if left := unexpanded(text):
         notes.append(
@@ -195,10 +195,7 @@ def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict
     found = container_in(text, where)
     words, variables = shell_commands.unwrapped(found.words), found.variables
     if found.script:
-        skys = {"SKYPILOT_NUM_NODES": found.nodes or 1, "SKYPILOT_NUM_GPUS_PER_NODE": found.gpus or ""}
-        words, exported = launch_in(found.script, where, given={**{n: str(v) for n, v in skys.items()}, **variables})[
-            :2
-        ]
+        words, exported = launch_in(found.script, where, given={**found.of_group, **variables})[:2]
         variables = {**variables, **exported}
     batch = None if found.gpus is None else Batch(found.nodes, found.gpus, found.kind)
     made, notes = _of_line(given_line(words, folder, variables, batch), engine)
@@ -268,6 +265,7 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
             "separately",
             2,
         )
+    line, of_containers = by_name_alone(line)
     by_engine = sorted(names(), key=lambda name: name == "command")  # "command" is last, as it accepts any command
     engines = [engine] if engine else [name for name in by_engine if not target(name).asked_for]
     with contextlib.chdir(line.place):  # for relative paths in the command
@@ -276,7 +274,7 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
     if made is None:
         known = f"of {engine}" if engine else "that AutoScout knows"
         raise AutoscoutError(f"'{str(line)[:80]}' is not a launch line {known}", 2)
-    notes = made.pop("notes", []) + others
+    notes = made.pop("notes", []) + others + of_containers
     apart = made.pop("ranks_each", 1)
     nodes, of_nodes = _nodes(line, made.pop("devices", [0]), apart, made.pop("elsewhere", False))
     notes += of_nodes
@@ -382,11 +380,11 @@ def _nodes(line: Line, counts: list[int], apart: int, elsewhere: bool) -> tuple[
     of_gpus = batch if batch and not batch.by_tasks else step
     counts, of_ranks = _devices_used(line, step, counts)
     stated = all(counts)
-    site = of_gpus.kind if of_gpus else ""
+    site = next((each.kind for each in (of_gpus, batch) if each and each.kind), "")
     node, notes = node_of(site) if site else ({}, [])
     notes = [*of_ranks, *notes]
     kind, count = here()
-    if kind == "cpu" and (count or of_gpus or elsewhere or shows_gpus(line)):
+    if kind == "cpu" and (count or of_gpus or site or elsewhere or shows_gpus(line)):
         kind = site or _SOME_GPU
     nodes = [{"device": kind, "count": each or max(count, apart), **node} for each in counts]
     such = ", ".join(f"{{ device = '{an_example()}', count = {each['count']} }}" for each in nodes[:2])

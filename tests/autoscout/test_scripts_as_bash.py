@@ -208,7 +208,7 @@ def test_the_line_of_a_script_that_sbatch_reads_from_a_document():
     [
         ("python t.py --a 1", None),
         ("cd /tmp && A=1 python t.py --a 'b c' 2>&1 | tee log", ["-c", 'cd /tmp && exec "$@"', "bash", "env", "A=1"]),
-        ("python t.py --rank $SLURM_PROCID", ["-c", "python t.py --rank $SLURM_PROCID"]),
+        ("python t.py --rank $SLURM_PROCID", ["-c", 'exec "$@" --rank $SLURM_PROCID', "bash", "python", "t.py"]),
         (
             'cd /x && torchrun --nnodes 2 --node_rank $SLURM_PROCID --master_addr="$HEAD" --n 8 t.py --a 1',
             [
@@ -239,6 +239,7 @@ SHOWS = "import os, sys; print(os.getcwd(), os.environ['A'], os.environ['B'], sy
         f"env A=1 python3 -c {shlex.quote(SHOWS)} --b=$HOME -a 'b c' -c \"x $HOME\" -d `echo 1 2` $(echo 3) t.py 'g h'",
         f"env A=1 python3 -c {shlex.quote(SHOWS)} $HOME t.py",
         f"A=1 python3 -c {shlex.quote(SHOWS)} -b $HOME t.py --f '' -- x",
+        f"A=1 python3 -c {shlex.quote(SHOWS)} t.py --f 'a b' -i 2 --g $HOME --h=$HOME",
     ],
 )
 def test_bash_hands_over_what_stands_at_the_end(tmp_path, before, last):

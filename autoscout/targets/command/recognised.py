@@ -16,6 +16,7 @@ from autoscout.job.model_folder import of_name
 from autoscout.job.names import as_name
 from autoscout.job.words import listed
 from autoscout.line import nested, settings_files
+from autoscout.line.containers import named_programs
 from autoscout.line.flags import as_switch, setting, value_of
 from autoscout.line.launch_line import Line
 from autoscout.line.line_devices import devices, of_one_node
@@ -161,7 +162,7 @@ def job_of(line: Line) -> dict[str, Any]:
             )
         if not found["space"]["knob"]:
             notes.append("space.knob: declare what may be changed, such as a flag of your script and its values")
-    if not known.overrides and {name.lstrip("-") for name in line.names} & {"deepspeed", "deepspeed_config"}:
+    if not known.overrides and _needs_ds_config(line):
         notes.append(
             "target: the line's ds_config (--deepspeed_config FILE.json) is not on this machine; with it, ZeRO "
             "stage, micro batch and offloading could be tuned and predicted: run `autoscout init` on a machine "
@@ -169,6 +170,12 @@ def job_of(line: Line) -> dict[str, Any]:
         )
     found["notes"] = notes
     return found
+
+
+def _needs_ds_config(line: Line) -> bool:
+    """Whether a line is started by DeepSpeed or names a ds_config, unlike one of ms-swift's own (--deepspeed zero3)."""
+    named = [line.value(flag) for flag in ("--deepspeed", "--deepspeed_config")]
+    return "deepspeed" in named_programs(line) or any(name is True or str(name).endswith(".json") for name in named)
 
 
 def _waiting(line: Line, notes: list[str]) -> Line:
@@ -256,7 +263,7 @@ def _fixed_by_files(line: Line, known: Preset, served: Served, notes: list[str])
     fixed = {}
     for name in filter(None, map(line.value, served.unread if served.before_flags else ())):
         try:
-            settings = settings_files.read([Path(str(name))])
+            settings = settings_files.read([Path(str(name))], line)
         except AutoscoutError:
             notes.append(
                 f"space.fix: {name}, which overrides the flags, cannot be read here: fix the knobs that this file sets"

@@ -11,7 +11,7 @@ from autoscout.job.hf_config import encoders, shape_of
 from autoscout.job.model_folder import folder_of
 from autoscout.job.names import as_name
 from autoscout.job.published_models import published
-from autoscout.line.containers import CONTAINERS, SERVER_IMAGE, repeatable, runs_image
+from autoscout.line.containers import CONTAINERS, SERVER_IMAGE, by_images_entry, repeatable, runs_image
 from autoscout.line.launch_line import Line
 from autoscout.running.interpreter import of_program
 from autoscout.space.graph import Space
@@ -53,6 +53,7 @@ def job_of_server(given: Line) -> dict[str, Any] | None:
     """Returns a job file's content from a line that starts a server, possibly with a load test (`vllm bench serve`),
     plus the keys `devices` (number of devices of each node), `notes` (what the user should check) and `elsewhere`
     (whether the line's vLLM is not installed on this machine). None if the line starts no server."""
+    given = by_images_entry(given)
     start, words = begins(given), given.words
     if start is None:
         return None

@@ -1,7 +1,6 @@
 """Converts the file of `vllm serve --config FILE.yaml` to flags, like vLLM (utils/argparse_utils.py)."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 from autoscout.job.yaml_text import documents
@@ -15,7 +14,7 @@ def with_file(line: Line, notes: list[str]) -> Line:
         return line
     name, others = str(line.value("--config")), line.without("--config").words
     try:
-        settings = _settings(Path(name).read_text(encoding="utf-8-sig"))
+        settings = _settings(line.text_of(name))
         flags = [word for key, value in settings.items() if key != "model" for word in _flag_words(f"--{key}", value)]
     except (OSError, ValueError, RecursionError) as error:
         notes.append(f"launch.current: write the settings of {name} as flags; the file cannot be read here ({error})")
