@@ -112,7 +112,7 @@ def test_a_session_says_which_phase_the_gain_comes_from(tmp_path, monkeypatch):
     assert told.keys() == {"reference"}, "what is launched now is the best"
     assert told["reference"]["update_s"] > told["reference"]["logprobs_s"]
     shown = CliRunner().invoke(cli, ["why", session, *given]).stdout
-    assert re.search(r"^rollout +[█░]{8} +\d+% +[\d.]+ s +answers are generated", shown, re.MULTILINE)
+    assert re.search(r"^rollout +[█░]{7} +\d+% +[\d.]+ s +answers generated", shown, re.MULTILINE)
     parts = CliRunner().invoke(cli, ["sql", *given, "--json", "SELECT DISTINCT part FROM parts"])
     assert {row["part"] for row in json.loads(parts.stdout)} == {*phases.PHASES}
 
@@ -129,8 +129,8 @@ def test_bars_show_each_phase_and_what_no_phase_is_told_of():
     assert not has_phases({"step_time_s": 10.0, "forward_backward_s": 8.0})
     shown = of_iteration({"reference": of_verl, "best": {**of_verl, "step_time_s": 8.0, "rollout_s": 4.0}}, True).plain
     rows = {row.split()[0]: row.split()[1:] for row in shown.splitlines()}
-    assert rows["rollout"][:8] == ["#####...", "60%", "6.000", "s", "####....", "50%", "4.000", "s"]
-    assert rows["other"][:3] == ["#.......", "10%", "1.000"]
+    assert rows["rollout"][:8] == ["####...", "60%", "6.000", "s", "####...", "50%", "4.000", "s"]
+    assert rows["other"][:3] == ["#......", "10%", "1.000"]
     assert rows["iteration"] == ["10.00", "s", "8.000", "s"]
     assert not {"wait", "weights"} & rows.keys()
 
