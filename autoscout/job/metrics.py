@@ -15,9 +15,7 @@ LATENCIES = [
 # a load has REQUESTS_PER_LOAD requests, unless the job gives a number or longer loads are needed.
 HIGHEST_RATE = "max_rate_rps"
 REQUESTS_PER_LOAD, LOADS_PER_RATE = 200, 3
-DEVICES = (
-    "devices"  # number of devices; a server or an RL job with an objective or limit on it may use fewer than it has
-)
+DEVICES = "devices"  # number of devices; serving and RL jobs with an objective or limit on it may use fewer than all
 RATES_APART = 1.25 ** (1 / 8)  # ratio of neighbouring rates in the simulated search for the highest rate
 SERVING_METRICS = (
     *LATENCIES,

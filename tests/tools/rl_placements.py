@@ -1,16 +1,15 @@
-"""Placements of an RL job on CPU ranks: measures them, and compares predictions and searches with what was measured.
+"""Placements of an RL job on CPU ranks: measures them, and compares predictions and searches with the measurements.
 
-    PYTHONPATH=. python tests/tools/rl_placements.py measure JOB.toml TABLE.jsonl [--minutes 9] [--times 3] [--only NAME,…]
+    PYTHONPATH=. python tests/tools/rl_placements.py measure JOB.toml TABLE.jsonl [--minutes 9] [--times 3] [--only A,B]
     PYTHONPATH=. python tests/tools/rl_placements.py compare JOB.toml TABLE.jsonl
     PYTHONPATH=. python tests/tools/rl_placements.py search JOB.toml TABLE.jsonl [--profiles 12] [--seeds 8]
 
-`measure` adds measurements of every valid configuration to TABLE, until each was measured some times or the minutes are
-over, in rounds; repeat it to go on. `compare` predicts from nothing, from the reference alone, and from the first configurations of a search. `search`
-runs sessions that are answered from TABLE. Put the interpreter with TRL first on PATH.
+`measure` adds measurements of every valid configuration to TABLE, in rounds, until each was measured some times or the
+minutes are over; repeat it to go on. `compare` predicts from nothing, from the reference alone, and from the reference
+with a few others. `search` runs sessions that are answered from TABLE. Put the interpreter with TRL first on PATH.
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 import time

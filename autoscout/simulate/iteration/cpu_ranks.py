@@ -1,5 +1,5 @@
-"""What is particular to an RL iteration on CPU ranks: the trainer's own Python runs between the operators of a model, on
-the same core, and ranks and their threads share the cores.
+"""What is particular to an RL iteration on CPU ranks: the trainer's own Python runs between the operators of a model,
+on the same core, and ranks and their threads share the cores.
 
 The amount of Python is data of the framework (columns `…_calls` in iteration_columns.py, from line/frameworks), in
 multiples of the time that the device record gives for launching an operator (host.forward_us), so that it scales with

@@ -1,5 +1,5 @@
-"""Shadow of an RL iteration: vLLM's own schedulers, KV caches and prefix caches generate all answers of an iteration on a
-simulated clock (targets/vllm/serving_shadow.py); log-probabilities, update and new weights take the predicted time
+"""Shadow of an RL iteration: vLLM's own schedulers, KV caches and prefix caches generate all answers of an iteration
+on a simulated clock (targets/vllm/serving_shadow.py); log-probabilities, update and new weights take the predicted time
 (simulate/iteration). Phases alternate, so the iteration is their sum."""
 
 from typing import Any

@@ -11,6 +11,7 @@ from job_files import written
 sys.path.append(str(Path(__file__).parents[1]))
 from test_rl_predicted import SPLIT, TRL, VERL
 
+from kb.records import AutoscoutError
 from tui.cli import cli
 
 PYTHON = Path(".venv-vllm/bin/python").absolute()
@@ -58,5 +59,5 @@ def test_an_engine_that_holds_few_answers_takes_longer(tmp_path):
 )
 def test_what_has_no_shadow_is_said_in_a_sentence(tmp_path, text, changes, given, why):
     run = CliRunner().invoke(cli, ["shadow", str(written(tmp_path, text, OURS, *changes)), *given])
-    assert run.exit_code == 2
-    assert why in str(run.exception)
+    assert isinstance(run.exception, AutoscoutError)
+    assert (run.exception.exit_code, why in str(run.exception)) == (2, True)
