@@ -49,6 +49,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     per_tray: int = 0  # devices per host if an island (NVLink domain) spans hosts; 0: an island is one host
     peak_tflops: dict[str, float]
     cores: int = 0  # cores of a CPU, which all ranks of a node share; 0: each rank has its own device
+    alone: float = 1.0  # speed of a CPU's core while the others rest, relative to its speed while all compute
     watts: float = 0.0  # nominal power limit; 0: unknown
     host_gb_s: float = 32.0  # bandwidth to the host in one direction; default: PCIe 4.0
     channel_gb_s: float = 0.0  # bandwidth of one NCCL channel over the island's links; 0: unknown

@@ -15,7 +15,7 @@ LATENCIES = [
 # a load has REQUESTS_PER_LOAD requests, unless the job gives a number or longer loads are needed.
 HIGHEST_RATE = "max_rate_rps"
 REQUESTS_PER_LOAD, LOADS_PER_RATE = 200, 3
-DEVICES = "devices"  # number of devices; a serving job with an objective or limit on it may use fewer than it has
+DEVICES = "devices"  # number of devices; serving and RL jobs with an objective or limit on it may use fewer than all
 RATES_APART = 1.25 ** (1 / 8)  # ratio of neighbouring rates in the simulated search for the highest rate
 SERVING_METRICS = (
     *LATENCIES,
@@ -46,8 +46,8 @@ def named_metrics(objective: Objective) -> list[str]:
 
 
 def counts_devices(job: Job) -> bool:
-    """Whether an objective or constraint is on the number of devices, so that serving may use only part of a node."""
-    return job.task == "serve" and DEVICES in named_metrics(job.objective)
+    """Whether an objective or constraint is on the number of devices, so that only part of a node may be used."""
+    return job.task in ("serve", "rl") and DEVICES in named_metrics(job.objective)
 
 
 def metrics_of_task(task: Task) -> tuple[str, ...]:

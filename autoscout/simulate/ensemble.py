@@ -9,6 +9,7 @@ import numpy as np
 from autoscout.job.device_names import is_cpu
 from autoscout.job.objective import memory_bounds
 from autoscout.simulate import encode
+from autoscout.simulate.iteration.measured_phases import COLUMN, measured_phases
 from autoscout.simulate.learned.linear import table_2
 from autoscout.simulate.learned.other_jobs import past_jobs
 from autoscout.simulate.learned.stack import Ensemble, Rule
@@ -57,7 +58,8 @@ class Simulators:
         self.any_row = self.columns([space.any()])
         configurations, values = medians(rows, metric)
         if configurations:
-            self.ensemble.fit(self.columns(configurations), np.array(values))
+            timed = {COLUMN: measured_phases(rows, configurations)} if job.task == "rl" else {}
+            self.ensemble.fit({**self.columns(configurations), **timed}, np.array(values))
         else:
             self.ensemble.begin(self.any_row)
 

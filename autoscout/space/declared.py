@@ -135,6 +135,7 @@ def _own(path: Path, job: Job) -> Catalog:
 def _merged(catalog: Catalog, path: Path, own: Catalog, names: Collection[str]) -> Catalog:
     knobs = {k.name: k for k in catalog.knob}
     rules = {r.id: r for r in catalog.rule}
+    read = {name for text in catalog.simulated.values() for name in Expression(text, catalog.derived).names}
     for knob in own.knob:
         if knob.name in names or knob.name in catalog.derived:
             taken = "the job already uses this name; choose a different one"
@@ -142,6 +143,8 @@ def _merged(catalog: Catalog, path: Path, own: Catalog, names: Collection[str]) 
         # the user's entry sets the same argument as the catalog's, so simulators can still model the knob
         if (old := knobs.get(knob.name)) is not None and old.sets == knob.sets:
             knob = msgspec.structs.replace(knob, priced=old.priced)
+        elif knob.name in read:  # it takes the place of a flag of the line that the simulators' inputs depend on
+            knob = msgspec.structs.replace(knob, priced=True)
         _new_or_replacing(path, "knob", knob.name, knob, knobs)
     for rule in own.rule:
         _new_or_replacing(path, "rule", rule.id, rule, rules)

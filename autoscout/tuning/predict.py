@@ -125,7 +125,8 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
         raise AutoscoutError(f"{space.name(configuration)} is predicted {_fails(job, columns)}", 3)
     if math.isnan(value):
         raise AutoscoutError(_nothing(job, [m.name for m in bases()], each, len(rows)))
-    parts_of, parts = _parts(bases(), columns)
+    # An iteration's phases are each corrected by what was measured; other models state theirs without a correction.
+    parts_of, parts = _parts(simulators.ensemble.members if job.task == "rl" else bases(), columns)
     memory = _memory(job, simulators.memory, columns)
     return Predicted(
         job=job.name,
@@ -226,9 +227,9 @@ def _missed(job: Job, columns: Mapping[str, Any], measured: float | None, predic
     return str(reasons(job.task, job.objective.metric, columns, row, one, np.zeros(1))[0])
 
 
-def _parts(bases: list[Member], columns: Mapping[str, np.ndarray]) -> tuple[str, dict[str, float]]:
-    """(name, breakdown) of the first analytic simulator that has a breakdown, before any correction."""
-    for member in bases:
+def _parts(members: list[Member], columns: Mapping[str, np.ndarray]) -> tuple[str, dict[str, float]]:
+    """(name, breakdown) of the first of some simulators that has a breakdown."""
+    for member in members:
         if not member.applies(columns):
             parts = {name: float(np.broadcast_to(v, 1)[0]) for name, v in member.predict(columns).parts.items()}
             if parts:

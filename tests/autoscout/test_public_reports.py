@@ -202,7 +202,10 @@ actor_rollout_ref.rollout.name=vllm trainer.nnodes=1""".replace("\n", " ")
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("data.train_batch_size=512 trainer.n_gpus_per_node=6", "its 6 GPUs divide the 512 × 1 samples of a step"),
+        (
+            "data.train_batch_size=512 trainer.n_gpus_per_node=6 actor_rollout_ref.actor.ppo_mini_batch_size=252",
+            "its 6 GPUs divide the 512 × 1 samples of a step",
+        ),
         ("data.train_batch_size=64 trainer.n_gpus_per_node=8", "64, to be at least ppo_mini_batch_size, 256"),
         ("data.train_batch_size=256 trainer.n_gpus_per_node=1", "1 GPUs do not divide into engines of 2"),
         ("data.train_batch_size=256 trainer.n_gpus_per_node=8", ""),

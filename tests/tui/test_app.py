@@ -28,6 +28,7 @@ from tui_samples import (
     interrupted,
     later,
     measured,
+    of_rl,
     paused,
     recording,
     running,
@@ -188,6 +189,20 @@ async def test_a_gate_shows_its_verdict_and_its_parts(tmp_path, size):
         await pilot.press("6")
         await settle(pilot, app, len(gated()))
         compare(text_of(app), f"gate-{shape(size)}")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=shape)
+async def test_the_phases_of_an_iteration_next_to_the_references(tmp_path, size):
+    app = recording(tmp_path, of_rl())
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot, app, len(of_rl()))
+        await pilot.press("6", "c")
+        await settle(pilot, app, len(of_rl()))
+        shown = text_of(app)
+        assert all(words in shown for words in ("idle: other ranks", "passes, optimizer")), "nothing is cut"
+        compare(shown.split("╰")[0], f"iteration-{shape(size)}")  # what is below is computed meanwhile
+        await pilot.press("5", "enter")
+        await until(pilot, lambda: "phases of an iteration" in text_of(app))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=shape)

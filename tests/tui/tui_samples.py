@@ -241,6 +241,21 @@ def gated() -> list[j.AnyEvent]:
     return [*told, verdict, ended]
 
 
+def of_rl() -> list[j.AnyEvent]:
+    """A session of an RL job, whose runs have phases."""
+    job = msgspec.structs.replace(JOB, name="grpo", task="rl", objective=Objective(maximize="samples_per_s"))
+    told: list[j.AnyEvent] = [msgspec.structs.replace(started(), job=job)]
+    for number, (c, rollout, update) in enumerate([(configuration(tp=2), 2.5, 1.8), (configuration(mbs=4), 2.4, 0.7)]):
+        phases = {"rollout_s": rollout, "logprobs_s": 0.3, "wait_s": 0.27, "update_s": update, "idle_share": 0.05}
+        whole = rollout + update + 0.57
+        metrics = {"samples_per_s": 16 / whole, "step_time_s": whole, **phases}
+        m = msgspec.structs.replace(measured(c, whole), metrics=metrics)
+        told += experiment(number + 1, m, START + 20 * number)
+        best = {"configuration": c, "name": m.name, "value": 16 / whole, "experiments": number + 1}
+        told.append(j.BestFound(**best, at=START + 20 * number + 11))
+    return told
+
+
 def running() -> list[j.AnyEvent]:
     """In the middle of an experiment."""
     c = configuration(pp=4, tp=2, mbs=2)

@@ -9,6 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from autoscout.job.objective import cost
+from tui.draw.iteration_bars import of_iteration, reference_and_best
 from tui.draw.plot import bar, cloud
 from tui.session.fronts import Front
 from tui.session.state import Run, State
@@ -54,6 +55,16 @@ def side_by_side(state: State, marked: list[str], width: int) -> Text:
     counts = "".join(f"{len(groups[key]):>14}" for key in shown)
     text.append(f"{f'{state.seen} times':<{wide}}{counts}\n", style="dim")
     return text
+
+
+def iteration(state: State, ascii_only: bool) -> Text:
+    """The phases of an RL iteration of the reference and of the best configuration."""
+    rows = [run.measurement for run in state.runs if run.measurement is not None]
+    winner = state.confirmed.winner if state.confirmed is not None else None
+    found = {}
+    if state.job is not None and state.default is not None:
+        found = reference_and_best(state.job.objective, rows, state.default, winner)
+    return of_iteration(found, ascii_only) if found else Text("no run has timed its phases yet", style="dim")
 
 
 def _named(run: Run) -> Iterable[str]:

@@ -79,13 +79,13 @@ def _metrics(text: Text, run: Run, seen: str, ascii_only: bool, width: int) -> N
     m = run.measurement
     if m is None:
         return
+    if has_phases(m.metrics):
+        _title(text, "phases of an iteration")
+        text.append(of_iteration({"": m.metrics}, ascii_only))
     _title(text, seen)
     wide = label_width(m.metrics)
     for name, value in m.metrics.items():
         text.append(f"{label(name, wide)}{number(value)}\n")
-    if has_phases(m.metrics):
-        _title(text, "phases of an iteration")
-        text.append(of_iteration({run.name: m.metrics}, ascii_only))
     if m.iterations_s:
         text.append(f"{'iterations s':<18}{' '.join(number(x) for x in m.iterations_s)}")
         text.append(f"  {sparkline(m.iterations_s, 20, ascii_only)}\n", style="dim")

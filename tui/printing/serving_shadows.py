@@ -30,6 +30,8 @@ def served(found: ServingShadow) -> None:
     click.echo(f"  {versions}; {found.cpu_s:.1f} s of CPU{known}")
     if found.verdict != "starts":
         return
+    if found.phases:
+        click.echo("\nphases of an iteration, predicted\n" + stacked(found.phases, "s"))
     rows = [
         (what, *(number(found.metrics[f"{name}_{column}_ms"]) for column in _COLUMNS))
         for name, what in _LATENCIES.items()

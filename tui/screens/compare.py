@@ -17,6 +17,7 @@ from tui.text import number
 from tui.widgets.panel import Panel
 
 _VIEWS = ("configurations", "sessions", "jobs", "front")
+_OF_RL = ("configurations", "iteration", "sessions", "jobs", "front")
 _OF_A_GATE = ("gate", "sessions", "jobs")
 
 
@@ -46,7 +47,9 @@ class ComparePane(Pane):
 
     @property
     def _views(self) -> tuple[str, ...]:
-        return _OF_A_GATE if self.state.gated else _VIEWS
+        if self.state.gated:
+            return _OF_A_GATE
+        return _OF_RL if self.state.job is not None and self.state.job.task == "rl" else _VIEWS
 
     def repaint(self) -> None:
         if self.view not in self._views:
@@ -75,6 +78,8 @@ class ComparePane(Pane):
             return comparing.front(self.state, front(self.state), width, height, self.ascii)
         if self.view == "configurations":
             return comparing.side_by_side(self.state, self.session.marked, width)
+        if self.view == "iteration":
+            return comparing.iteration(self.state, self.ascii)
         if self._rows is None:
             return Text("reading …", style="dim")
         return comparing.of_rows(sessions(self._rows) if self.view == "sessions" else jobs(self._rows), width)

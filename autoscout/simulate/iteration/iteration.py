@@ -19,7 +19,10 @@ from autoscout.job.words import listed
 from autoscout.simulate.combinations import Combinations
 from autoscout.simulate.encode import job_of, length, software_of
 from autoscout.simulate.hardware.device import Hardware, hardware
+from autoscout.simulate.iteration.cpu_ranks import Parts, called, gathered, instead_of_launches, shared
 from autoscout.simulate.iteration.iteration_columns import DEFAULTS
+from autoscout.simulate.iteration.measured_phases import COLUMN as MEASURED
+from autoscout.simulate.iteration.phase_correction import PhaseCorrection
 from autoscout.simulate.iteration.rollouts import RolloutTimes, answered, generated, lengths
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.serving.serving_device import has_constants
@@ -46,8 +49,10 @@ _BETWEEN = 0.12
 _ROLLOUT = (
     "answers", "group", "longest", "roll_engine", "roll_version", "roll_tp", "roll_share", "roll_seqs", "roll_tokens",
     "roll_eager", "roll_gpus", "gpus", "gpu", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated",
-    "vocab", "tied", "experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", "memory_gib",
+    "vocab", "tied", "experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", "memory_gib", "threads",
+    "token_calls", "token_layer_calls",
 )  # fmt: skip
+_PHASE_OF = {"tail": "rollout"}  # parts of a prediction that are measured with another one
 _MOST_KNOWN = 1 << 14  # limit on the entries of _KNOWN
 _KNOWN: dict[Any, tuple[float, ...]] = {}  # cache of `_once`
 
@@ -58,6 +63,8 @@ class Iteration:
     def __init__(self, device: str = "") -> None:
         self.device, self.training = device, Training(device)
         self.correction: Correction | None = None
+        self.phases: dict[str, PhaseCorrection] = {}  # by phase, if runs of the job have timed phases
+        self.rest = 0.0  # measured seconds that belong to no phase, per answer
 
     @classmethod
     def of_job(cls, job: Job) -> "Iteration":
@@ -80,38 +87,64 @@ class Iteration:
         return self.training.applies({**columns, "seq_len": 1.0, "global_batch": 1.0})
 
     def fit(self, columns: Columns, values: Array) -> None:
-        parts, error = self._parts(columns)
-        known = np.isfinite(values) & np.isfinite(error)
-        self.correction = Correction(parts, _alike(columns), error, np.asarray(values)) if known.any() else None
+        parts, error, of_phases = self._parts(columns)
+        self.correction, self.phases, self.rest = None, {}, 0.0
+        timed = columns.get(MEASURED)
+        if timed is not None and np.isfinite(timed["rollout"]).any():
+            layouts = _layouts(columns)
+            self.phases = {name: PhaseCorrection(each, layouts, timed[name]) for name, each in of_phases.items()}
+            self.rest = float(np.nanmedian(timed["rest"] / columns["answers"]))
+        elif (np.isfinite(values) & np.isfinite(error)).any():
+            self.correction = Correction(parts, _alike(columns), error, np.asarray(values))
 
     def predict(self, columns: Columns) -> Prediction:
         """Seconds of an iteration; NaN where the weights or one answer exceed the engine's share of the memory."""
-        parts, error = self._parts(columns)
+        parts, error, of_phases = self._parts(columns)
+        if self.phases:
+            return self._by_phase(columns, parts, of_phases)
         if self.correction is not None:
             return self.correction.apply(parts, _alike(columns), error)
         return Prediction(value=np.sum(list(parts.values()), axis=0), error=error, parts=parts)
 
-    def _parts(self, columns: Columns) -> tuple[dict[str, Array], Array]:
+    def _by_phase(self, columns: Columns, parts: dict[str, Array], of_phases: dict[str, Parts]) -> Prediction:
+        layouts = _layouts(columns)
+        factors = {name: self.phases[name].apply(each, layouts) for name, each in of_phases.items()}
+        found = {name: factors[_PHASE_OF.get(name, name)][0] * seconds for name, seconds in parts.items()}
+        found["rest"] = np.broadcast_to(self.rest * np.asarray(columns["answers"], dtype=float), len(layouts))
+        whole = np.sum(list(found.values()), axis=0)
+        errors = [factors[_PHASE_OF.get(name, name)][1] * found[name] for name in parts]
+        return Prediction(value=whole, error=np.sqrt(np.square(errors).sum(axis=0)) / whole, parts=found)
+
+    def _parts(self, columns: Columns) -> tuple[dict[str, Array], Array, dict[str, Parts]]:
+        """(seconds by part, log error, seconds by phase of measured_phases.PHASES and component)"""
         n = length(columns)
         x = {**columns, **_completed(columns, n)}
         rollout = self._rollout(x, n)
         update, logprobs, error = self._passes(x, n)
-        weights = self._weights(x, n)
+        weights = np.where(x["roll_engine"] == "", 0.0, self._weights(x, n))
         older, apart = x["lag"] > 0, x["roll_gpus"] > 0
         answers = np.where(older, rollout.full, rollout.steady)
-        exposed = np.where(older & apart, np.maximum(answers - logprobs - update, 0.0), answers)
+        training = total(update) + total(logprobs)
+        exposed = np.where(older & apart, np.maximum(answers - training, 0.0), answers)
         parts = {
             "rollout": exposed,
             "tail": np.where(older, 0.0, rollout.tail),
-            "logprobs": logprobs,
-            "update": update,
-            "weights": np.where(x["roll_engine"] == "", 0.0, weights),
+            "logprobs": total(logprobs),
+            "update": total(update),
+            "weights": weights,
         }
         whole = np.sum(list(parts.values()), axis=0)
-        of_rollout = np.where(older & apart, answers > logprobs + update, (answers + parts["tail"]) / whole)
+        of_rollout = np.where(older & apart, answers > training, (answers + parts["tail"]) / whole)
         guessed = 0.0 if isinstance(columns["traffic"].output_len, list) else _GUESSED
         own = np.hypot(of_rollout * rollout.error, (1 - of_rollout) * error)
-        return parts, np.sqrt(own**2 + (guessed * of_rollout) ** 2 + _BETWEEN**2)
+        generating = parts["rollout"] + parts["tail"]
+        of_phases = {
+            "rollout": {"host": generating * rollout.host, "device": generating * (1 - rollout.host)},
+            "logprobs": logprobs,
+            "update": update,
+            "weights": {"weights": weights},
+        }
+        return parts, np.sqrt(own**2 + (guessed * of_rollout) ** 2 + _BETWEEN**2), of_phases
 
     def _rollout(self, x: Mapping[str, Any], n: int) -> RolloutTimes:
         """Rollout times, computed once for each distinct combination of the columns in _ROLLOUT."""
@@ -126,28 +159,34 @@ class Iteration:
             for i in range(count)
         ]
         found = [_once({**others, **row}, kind, self.training) for row in rows]
-        steady, tail, full, error = (np.array(values)[of] for values in zip(*found, strict=True))
-        return RolloutTimes(steady, tail, full / at_once, error)
+        steady, tail, full, error, host = (np.array(values)[of] for values in zip(*found, strict=True))
+        return RolloutTimes(steady, tail, full / at_once, error, host)
 
-    def _passes(self, x: Mapping[str, Any], n: int) -> tuple[Array, Array, Array]:
-        """((n,) seconds of the updates, (n,) seconds of the log-probabilities, (n,) log error)."""
-        tokens = _tokens(x, n)
+    def _passes(self, x: Mapping[str, Any], n: int) -> tuple[Parts, Parts, Array]:
+        """(seconds of the updates by component, those of the log-probabilities, (n,) log error); (n,) seconds each"""
+        tokens, hw = _tokens(x, n), _hardware(x, self.device)
         filled = np.maximum(np.floor(x["fill"] / tokens), 1)
-        per_update = x["answers"] / x["updates"]
 
-        def step(mbs: Array, samples: Array, ar: Any) -> Prediction:
+        def step(mbs: Array, samples: Array, ar: Any) -> tuple[Prediction, Array]:
+            """(one pass over the samples, (n,) micro batches of a rank)"""
             each = np.where(x["fill"] > 0, filled, mbs)
-            return self.training.predict({**x, "seq_len": tokens, "mbs": each, "global_batch": samples, "ar": ar})
+            given = {**x, "seq_len": tokens, "mbs": each, "global_batch": samples, "ar": ar}
+            return self.training.predict(given), np.maximum(np.ceil(samples / (each * x["gpus"])), 1)
 
-        update = step(x["mbs"], per_update, x.get("ar", "none"))
-        logprobs = np.zeros(n)
+        ar = x.get("ar", "none")
+        passed, micro = step(x["mbs"], x["answers"] / x["updates"], ar)
+        again = np.where(np.broadcast_to(np.asarray(ar, dtype=str), (n,)) == "full", called(hw, x, "again"), 0.0)
+        parts = {**passed.parts, "dp": passed.parts["dp"] + micro * gathered(hw, x)}
+        update = shared(hw, x, instead_of_launches(parts, micro * (called(hw, x, "micro") + again)))
+        logprobs: Parts = {}
         for passes, mbs in (("old", "probe_mbs"), ("reference", "reference_mbs")):
             if np.any(x[passes] > 0):
-                parts = step(x[mbs], x["answers"], "none").parts
-                backward = ("optimizer", "dp")
-                forward = sum(v for name, v in parts.items() if name not in backward) * FORWARD
-                logprobs = logprobs + x[passes] * forward
-        return x["passes"] * x["updates"] * update.value, logprobs, update.error
+                computed, micro = step(x[mbs], x["answers"], "none")
+                forward = {k: v * FORWARD for k, v in computed.parts.items() if k not in ("optimizer", "dp")}
+                forward = shared(hw, x, instead_of_launches(forward, micro * called(hw, x, "pass")))
+                logprobs = {name: logprobs.get(name, 0.0) + x[passes] * value for name, value in forward.items()}
+        updates = x["passes"] * x["updates"]
+        return {k: updates * v for k, v in update.items()}, logprobs or {"compute": np.zeros(n)}, passed.error
 
     def _weights(self, x: Mapping[str, Any], n: int) -> Array:
         """(n,) seconds to gather the weight shards, send them to the engine's devices if separate, and copy them."""
@@ -166,12 +205,12 @@ def _once(row: Mapping[str, Any], kind: str, training: Training) -> tuple[float,
     key = kind, *sorted((name, str(value)) for name, value in row.items())
     if key not in _KNOWN:
         engine = str(np.atleast_1d(row["roll_engine"])[0])
-        run = answered(_as_server(row, engine), kind) if engine else generated(training, row)
+        run = answered(_as_server(row, engine), kind) if engine else generated(training, _hardware(row, kind), row)
         slower = STEPPED if engine else 1.0
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
         seconds = (slower * float(each[0]) for each in (run.steady, run.tail, run.full))
-        _KNOWN[key] = *seconds, float(run.error[0])
+        _KNOWN[key] = *seconds, float(run.error[0]), float(run.host[0])
     return _KNOWN[key]
 
 
@@ -225,7 +264,16 @@ def _as_server(x: Mapping[str, Any], engine: str) -> dict[str, Any]:
     return {**{name: value for name, value in x.items() if name not in ("pp", "ep", "software")}, **own}
 
 
+def total(parts: Parts) -> Array:
+    return np.sum(list(parts.values()), axis=0)
+
+
 def _alike(columns: Columns) -> Alike:
+    n = length(columns)
+    return Alike(_layouts(columns), *(np.broadcast_to(of(columns), n) for of in (job_of, software_of)))
+
+
+def _layouts(columns: Columns) -> Array:
     n = length(columns)
     x = _completed(columns, n)
     knobs = [
@@ -234,8 +282,10 @@ def _alike(columns: Columns) -> Alike:
         (x["roll_seqs"], 1.5),
         (1 + x["roll_gpus"], 1.0),
         (1 + x["lag"], 1.0),
+        (x["threads"], 0.7),
+        (np.broadcast_to(np.asarray(columns["gpus"], dtype=float), n), 0.7),
     ]
-    return Alike(layout(knobs, n), *(np.broadcast_to(of(columns), n) for of in (job_of, software_of)))
+    return layout(knobs, n)
 
 
 def _kind(columns: Mapping[str, Any], device: str) -> str:

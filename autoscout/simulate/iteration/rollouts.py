@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autoscout.job.requests import Requests
+from autoscout.simulate.hardware.device import Hardware
+from autoscout.simulate.iteration.cpu_ranks import called, instead_of_launches, shared
 from autoscout.simulate.serving.doubt import stated_error
 from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.one_replica import engine_of, limits_of
@@ -27,16 +29,19 @@ SPREAD = 0.8
 SLACK = 0.25  # the tail begins when fewer than this share of an engine's slots are in use; a convention
 # Log error of `generate`, whose kernels were not measured: assumed equal to TTFT's, the least certain serving metric.
 _OWN_ERROR = 0.25
+_MOVES = 3  # how often a decode step moves the cached keys and values: read and written for the copy, and then read
 
 
 class RolloutTimes(NamedTuple):
     """(n,) seconds each, and (n,) log `error`. `steady`: until less than SLACK of the slots are in use; `tail`: from
-    then until the last answer ends; `full`: time for all answers if new requests keep every slot in use."""
+    then until the last answer ends; `full`: time for all answers if new requests keep every slot in use. `host`: share
+    of the trainer's own Python."""
 
     steady: Array
     tail: Array
     full: Array
     error: Array
+    host: Array
 
 
 def lengths(traffic: Traffic, longest: int, count: int) -> tuple[int, Array]:
@@ -85,18 +90,18 @@ def answered(columns: Mapping[str, Any], kind: str) -> RolloutTimes:
         order = np.random.default_rng(0).permutation(len(mine))
         run = simulate(engine_of(s, i), limits, Requests(np.zeros(len(mine)), each, mine[order]))
         slots = min(len(mine), limits.max_seqs)
-        found[:, i] = *_split(np.sort(run.end_s), slots), float((run.end_s - run.first_s).sum()) / slots
+        found[:, i] = *split(np.sort(run.end_s), slots), float((run.end_s - run.first_s).sum()) / slots
     steady, tail, full = found
-    return RolloutTimes(steady, tail, full, np.full(n, stated_error("output_tokens_per_s", kind)))
+    return RolloutTimes(steady, tail, full, np.full(n, stated_error("output_tokens_per_s", kind)), np.zeros(n))
 
 
-def _split(ends: Array, slots: int) -> tuple[float, float]:
+def split(ends: Array, slots: int) -> tuple[float, float]:
     """(steady, tail) as in RolloutTimes, from the ascending end times of one engine's answers."""
     begins = float(ends[-1 - int(SLACK * slots)])
     return begins, float(ends[-1]) - begins
 
 
-def generated(training: Training, columns: Mapping[str, Any]) -> RolloutTimes:
+def generated(training: Training, hw: Hardware, columns: Mapping[str, Any]) -> RolloutTimes:
     """Rollout times of a trainer's own `generate`. Each rank has one batch, and each decode step is a forward pass over
     one token per sequence, until the rank's longest answer has ended."""
     n = rows_of(columns)
@@ -105,14 +110,27 @@ def generated(training: Training, columns: Mapping[str, Any]) -> RolloutTimes:
     for i in range(n):
         prompts[i], each = lengths(columns["traffic"], int(longest[i]), int(answers[i]))
         own = lengths(columns["traffic"], int(longest[i]), max(int(answers[i] // gpus[i]), 1))[1]
-        steady[i], tail[i] = _split(of_engine(own, each).astype(float), len(own))
+        steady[i], tail[i] = split(of_engine(own, each).astype(float), len(own))
         mean[i] = own.mean()
     whole = {**columns, "ar": "none", "global_batch": answers, "mbs": np.maximum(answers // gpus, 1)}
 
-    def forward(tokens: Array) -> Array:
+    def forward(tokens: Array, cache: Array) -> tuple[Array, Array]:
+        """((n,) seconds of a forward pass that moves the `cache` in as many seconds, (n,) those of Python)"""
         parts = training.predict({**whole, "seq_len": tokens}).parts
-        return sum((v for name, v in parts.items() if name not in ("optimizer", "dp")), np.zeros(n)) / 3
+        parts = {name: value / 3 for name, value in parts.items() if name not in ("optimizer", "dp")}
+        parts = {**instead_of_launches(parts, called(hw, columns, "token")), "cache": cache}
+        parts = shared(hw, columns, parts)
+        return sum(parts.values(), np.zeros(n)), parts["host"]
 
-    token = forward(np.ones(n))
-    first = forward(np.maximum(prompts, 1))
-    return RolloutTimes(first + token * steady, token * tail, first + token * mean, np.full(n, _OWN_ERROR))
+    token, host = forward(np.ones(n), _copied(hw, columns, whole["mbs"], prompts + (steady + tail) / 2))
+    first, _ = forward(np.maximum(prompts, 1), np.zeros(n))
+    times = first + token * steady, token * tail, first + token * mean
+    return RolloutTimes(*times, np.full(n, _OWN_ERROR), host / token)
+
+
+def _copied(hw: Hardware, columns: Mapping[str, Any], sequences: Array, kept: Array) -> Array:
+    """(n,) seconds of a decode step in which keys and values of `kept` tokens of all sequences are moved: Transformers
+    appends to its cache by copying it (cache_utils.py, DynamicLayer), and attention reads it."""
+    width = columns["kv_heads"] * columns["head_dim"] * columns["dtype_bytes"]
+    moved = 2 * _MOVES * sequences * kept * columns["layers"] * width
+    return moved / (1e9 * hw.memory_gb_s * hw.elementwise.bandwidth)

@@ -78,8 +78,9 @@ class ServingShadow(msgspec.Struct, frozen=True, kw_only=True):
     predictions, by the names of an experiment's metrics. `waited_…`: from a request's arrival to its first step.
     `failed`: requests that an engine had partly answered when it failed. `starved`: a sentence if the prefill or the
     decode pool waits for the other pool, or if the router leaves an engine idle; else "". `slowest`: the engine with
-    the highest p99 end-to-end latency. `error`, `ttft_error`: standard deviation of log(measured / predicted) of step
-    times and of TTFT. Sizes in GiB are per device and predicted, except `kv_gib`, which vLLM reports."""
+    the highest p99 end-to-end latency. `phases`: seconds of an RL iteration by phase; {} for a server. `error`,
+    `ttft_error`: standard deviation of log(measured / predicted) of step times and of TTFT. Sizes in GiB are per device
+    and predicted, except `kv_gib`, which vLLM reports."""
 
     job: str
     name: str
@@ -90,6 +91,7 @@ class ServingShadow(msgspec.Struct, frozen=True, kw_only=True):
     engines: int
     router: str = ""
     metrics: dict[str, float] = {}
+    phases: dict[str, float] = {}
     error: float = 0.0
     ttft_error: float = 0.0
     block_size: int = 0

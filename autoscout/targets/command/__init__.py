@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
     from autoscout.simulate.member import Member
+    from autoscout.simulate.shadow.served import ServingShadow
     from autoscout.simulate.shadow.traced import Shadow
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, KnobEntry
@@ -184,10 +185,11 @@ class Command(Target):
         """Yields one configuration, the command as written: each knob has the value of its flag in the command, else
         the knob's default or first value."""
         from autoscout.targets.command.arguments import command_of, currently
-        from autoscout.targets.recipes import nearest
+        from autoscout.targets.recipes import all_devices, nearest
 
         job: Job = space.job  # type: ignore[attr-defined]
         first = {knob.name: knob.values[0] if knob.default is None else knob.default for knob in space.knobs}
+        first |= all_devices(space)
         yield nearest(space, _acting(space, {**first, **(currently(job) if command_of(job) else {})}))
 
     def profiler(self, job: Job) -> "Profiler":
@@ -203,6 +205,7 @@ class Command(Target):
         return settings_taken.fit(job, preset_of(job).knob, environment, started)
 
     def equivalence(self, job: Job) -> "Check":
+        from autoscout.space.attributes import device_counts
         from autoscout.targets.command.losses import LossesIfReported
         from autoscout.targets.command.preset import preset_of
         from autoscout.targets.command.rewards import FirstUpdates
@@ -210,7 +213,8 @@ class Command(Target):
 
         if job.task == "rl":
             named = {*preset_of(job).redraws}
-            return FirstUpdates(job, [knob.name for knob in declared(job).knob if {knob.name, knob.sets} & named])
+            redraws = [knob.name for knob in declared(job).knob if {knob.name, knob.sets} & named]
+            return FirstUpdates(job, [*redraws, *device_counts(job)])
         return LossesIfReported(job.launch.loss_tolerance)
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: "Path") -> str:
@@ -218,16 +222,13 @@ class Command(Target):
 
         return probe_line(job, configuration, experiment)
 
-    def shadow(self, asked: "ShadowAsked") -> "Shadow":
+    def shadow(self, asked: "ShadowAsked") -> "Shadow | ServingShadow":
+        from autoscout.targets.command import iteration_shadow
         from autoscout.targets.command.own_shadow import shadow
         from autoscout.targets.megatron.shadow import remember
 
         if asked.job.task == "rl":
-            raise AutoscoutError(
-                "an RL iteration samples answers, which needs real tensors, so a shadow run (without a GPU) "
-                "is not possible; use `autoscout profile`",
-                2,
-            )
+            return iteration_shadow.shadow(asked)
         if asked.parts:
             raise AutoscoutError("--parts works only for target = 'megatron'; omit --parts", 2)
         found = shadow(asked)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from autoscout.job.lengths import tokens_of_step
+from autoscout.job.metrics import DEVICES
 from autoscout.job.objective import constraint, from_metric, measurable, others
 from autoscout.job.units import factor, unit_of
 from autoscout.running.worker import ending
@@ -104,7 +105,7 @@ def known_metrics(job: Job) -> tuple[str, ...]:
     declared = metrics_of(job)
     if not declared:
         return ()
-    own = (*declared, *OF_EVERY_RUN)
+    own = (*declared, *OF_EVERY_RUN, *((DEVICES,) if job.task == "rl" else ()))
     found = set(own)
     for name in declared:
         base, unit = _unit(name, declared)

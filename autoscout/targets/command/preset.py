@@ -87,7 +87,8 @@ class Trained(Strict, frozen=True, kw_only=True):
     `unmodelled`: settings that predictions ignore.
 
     In RL, `length` is the maximum length of an answer, and `prompt` the maximum length of a prompt. `only`: setting →
-    the values that can be predicted, "" if it may be absent."""
+    the values that can be predicted, "" if it may be absent. `told`: name=value of a setting → the name in
+    `space.derived` by which the job has to say what the line does not."""
 
     model: list[str]
     length: list[str]
@@ -113,6 +114,7 @@ class Trained(Strict, frozen=True, kw_only=True):
     prompt: list[str] = []
     usual_prompt: int = 0
     only: dict[str, list[str]] = {}
+    told: dict[str, str] = {}
 
 
 class SameModel(Strict, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from autoscout.job.metrics import DEVICES, counts_devices
 from autoscout.line.containers import mounted
 from autoscout.line.launch_line import Line
 from autoscout.running import early, every_host, processes, results
@@ -151,6 +152,8 @@ class CommandProfiler:
         found = self._measured(configuration, name, folder, reader, ended, failing.oom_kills() - kills + theirs)
         if clock and found.status == "ok":
             found = phases.of_all_ranks(found, folder, job)
+        if found.status == "ok" and counts_devices(job):
+            found = msgspec.structs.replace(found, metrics={**found.metrics, DEVICES: float(devices)})
         if host and found.status != "ok":
             found = msgspec.structs.replace(found, evidence=f"{host}: {found.evidence}")
         if self._roster is not None and (lost := folder / every_host.LOST).is_file():

@@ -39,15 +39,22 @@ def derived(job: Job, preset: Preset) -> dict[str, str]:
     """Returns the preset's `derived` names → values from the line. Errors: AutoscoutError (exit 2) for an unclosed
     quote."""
     now = today(job)
-    values = {name: now(flag) for name, flag in preset.line.items()}
+    variables = {**command_line(job).environment, **job.launch.environment}
+    values = {
+        name: variables.get(flag[4:]) if flag.startswith("env:") else now(flag) for name, flag in preset.line.items()
+    }
     # names whose value is a text instead of a number
     quoted = {name for name, text in preset.derived.items() if text.startswith("'")}
     names = {name: repr(value) for name, value in values.items() if name in quoted and isinstance(value, str)}
     values = {name: int(_not_zero(value)) if isinstance(value, str) else value for name, value in values.items()}
     values |= _from_flags(job, preset.served) if preset.served else {}
-    numbers = {name: repr(int(value)) for name, value in values.items() if isinstance(value, int) and value > 0}
-    # the user's own knobs, whose values replace those in the line
-    own = {knob.name for knob in job.space.knob} & preset.line.keys()
+    numbers = {
+        name: repr(value if isinstance(value, float) else int(value))
+        for name, value in values.items()
+        if isinstance(value, int | float) and value > 0
+    }
+    # the user's own knobs, whose values replace those in the line, and what no line says
+    own = {knob.name for knob in job.space.knob} & preset.line.keys() | job.space.derived.keys() - preset.line.keys()
     return {name: names.get(name, numbers.get(name, text)) for name, text in preset.derived.items() if name not in own}
 
 

@@ -170,6 +170,9 @@ def lacking(job: Job, preset: Preset) -> str:
 def _lacking(job: Job, given: Settings, trained: Trained) -> str:
     if why := _why_not(command_line(job), given, trained):
         return why
+    for setting, name in trained.told.items():
+        if _fits(given, setting) and name not in job.space.derived:
+            return f"with --{setting.replace('=', ' ')}, the job has to give space.derived.{name}"
     if not job.model.layers:
         return "the job has no [model] (from = its config.json, or layers, hidden, heads, vocab …)"
     if not job.traffic.seq_len:

@@ -61,18 +61,21 @@ _UNKNOWN = {
 def shadow(asked: ShadowAsked) -> ServingShadow:
     """Returns the result of a serving job's shadow run. Errors: AutoscoutError (exit 2) if step times cannot be
     predicted, or if the interpreter lacks vLLM."""
-    job = asked.job
-    model = model_of(job)
-    question = question_of(job, asked.configuration, asked.losses)
-    python = interpreter.target_python(job)
+    return summarised(asked, *traced(asked, question_of(asked.job, asked.configuration, asked.losses)))
+
+
+def traced(asked: ShadowAsked, question: dict[str, Any]) -> tuple[ServedTrace, dict[str, str], bool]:
+    """Returns (the worker's answer, package versions, whether the answer was cached). Errors: AutoscoutError (exit 2)
+    if the interpreter lacks vLLM."""
+    python = interpreter.target_python(asked.job)
     versions = _versions(python)
     files = [*sorted(WORKER.glob("*.py")), *sorted(SCRIPT.parent.glob("*.py"))]
     files += [Path(str(of.__file__)) for of in (step_times_file, fleet_router_file)]
-    key = content_hash([question, model, versions, interpreter.hash_of(files)])
+    key = content_hash([question, model_of(asked.job), versions, interpreter.hash_of(files)])
     (found,), known = answered(
         [key], ServedTrace, asked, lambda _: ask([question], python, asked.limit_s, asked.stopping)
     )
-    return _summarised(asked, found, versions, known > 0)
+    return found, versions, known > 0
 
 
 def question_of(job: Job, configuration: Configuration, losses: Sequence[tuple[float, int]] = ()) -> dict[str, Any]:
@@ -207,7 +210,7 @@ def _some_left(roles: Sequence[str], losses: Sequence[tuple[float, int]]) -> Non
             )
 
 
-def _summarised(asked: ShadowAsked, found: ServedTrace, versions: dict[str, str], known: bool) -> ServingShadow:
+def summarised(asked: ShadowAsked, found: ServedTrace, versions: dict[str, str], known: bool) -> ServingShadow:
     job, configuration = asked.job, asked.configuration
     one, kind = sized(job, configuration)
     reading = int(configuration.knobs.get(fleet_servers.PREFILL, 0))

@@ -112,15 +112,19 @@ def test_a_session_says_which_phase_the_gain_comes_from(tmp_path, monkeypatch):
     assert told.keys() == {"reference"}, "what is launched now is the best"
     assert told["reference"]["update_s"] > told["reference"]["logprobs_s"]
     shown = CliRunner().invoke(cli, ["why", session, *given]).stdout
-    assert re.search(r"^rollout +[█░]{8} +\d+% +[\d.]+ s +answers are generated", shown, re.MULTILINE)
+    assert re.search(r"^rollout +[█░]{7} +\d+% +[\d.]+ s +answers generated", shown, re.MULTILINE)
     parts = CliRunner().invoke(cli, ["sql", *given, "--json", "SELECT DISTINCT part FROM parts"])
     assert {row["part"] for row in json.loads(parts.stdout)} == {*phases.PHASES}
 
 
-def test_a_shadow_of_an_iteration_is_refused(job):
-    with pytest.raises(AutoscoutError, match="samples answers, which needs real tensors") as told:
-        target_of(job()).shadow(ShadowAsked(job(), JobSpace.of_job(job()).reference, "one", None, 1.0))
-    assert told.value.exit_code == 2
+def test_a_shadow_of_an_iteration_is_refused_if_the_trainer_generates(job):
+    model = "[model]\nlayers = 2\nhidden = 64\nheads = 4\nvocab = 64\n[cluster]"
+    lengths = ("global_batch = 4 }", "global_batch = 4, seq_len = 64, input_len = 8, output_len = 16 }")
+    for changes, why in (((), "has no \\[model\\]"), ((lengths, ("[cluster]", model)), "needs real tensors")):
+        asked = job(*changes)
+        with pytest.raises(AutoscoutError, match=why) as told:
+            target_of(asked).shadow(ShadowAsked(asked, JobSpace.of_job(asked).reference, "one", None, 1.0))
+        assert told.value.exit_code == 2
 
 
 def test_bars_show_each_phase_and_what_no_phase_is_told_of():
@@ -129,8 +133,8 @@ def test_bars_show_each_phase_and_what_no_phase_is_told_of():
     assert not has_phases({"step_time_s": 10.0, "forward_backward_s": 8.0})
     shown = of_iteration({"reference": of_verl, "best": {**of_verl, "step_time_s": 8.0, "rollout_s": 4.0}}, True).plain
     rows = {row.split()[0]: row.split()[1:] for row in shown.splitlines()}
-    assert rows["rollout"][:8] == ["#####...", "60%", "6.000", "s", "####....", "50%", "4.000", "s"]
-    assert rows["other"][:3] == ["#.......", "10%", "1.000"]
+    assert rows["rollout"][:8] == ["####...", "60%", "6.000", "s", "####...", "50%", "4.000", "s"]
+    assert rows["other"][:3] == ["#......", "10%", "1.000"]
     assert rows["iteration"] == ["10.00", "s", "8.000", "s"]
     assert not {"wait", "weights"} & rows.keys()
 
@@ -155,6 +159,24 @@ def line(words: str) -> Line:
 def test_a_batch_that_trl_refuses_is_said_before_anything_starts(flags, said):
     notes = job_of(line(f"torchrun --nproc-per-node 2 grpo.py --output_dir out {flags}"))["notes"]
     assert any("does not start" in note and said in note for note in notes), notes
+
+
+VERL = "python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.n=1 data.train_batch_size="
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("512 actor_rollout_ref.actor.ppo_mini_batch_size=100", "divide the 100 × 1 samples of a mini batch"),
+        ("100 actor_rollout_ref.actor.ppo_mini_batch_size=64", "divide the 100 × 1 samples of a step"),
+        ("100 actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.actor.use_dynamic_bsz=True", ""),
+        ("64 actor_rollout_ref.actor.ppo_mini_batch_size=64", ""),
+    ],
+)
+def test_a_batch_that_verl_refuses_is_said_before_anything_starts(settings, said):
+    """verl 0.9.1 pads a step of dynamic micro batches, but never a mini batch."""
+    refused = [note for note in job_of(line(f"{VERL}{settings}"))["notes"] if "does not start" in note]
+    assert (len(refused), said in "".join(refused)) == (bool(said), True), refused
 
 
 def test_a_script_of_any_name_is_known_by_its_flags():

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,13 +10,14 @@ from click.testing import CliRunner
 from job_files import written
 
 from autoscout.simulate.encode import of_configurations, of_job
+from autoscout.simulate.ensemble import Simulators
 from autoscout.simulate.iteration.iteration import Iteration
 from autoscout.simulate.iteration.rollouts import lengths
 from autoscout.space.explain import completed
 from autoscout.targets.command.arguments import export_place, started
 from autoscout.targets.jobs import JobSpace, load_job, simulators_of
 from autoscout.tuning.predict import predict
-from kb.records import AutoscoutError, Traffic
+from kb.records import AutoscoutError, Measurement, Traffic
 from tui.cli import cli
 
 VERL = """
@@ -109,6 +111,28 @@ def test_an_engine_that_stays_is_refused_before_anything_is_run(space, tmp_path)
     assert smaller.memory.oom_probability < 0.5
 
 
+def test_a_vllm_server_has_devices_of_its_own(space):
+    serving = ("--use_vllm True", "--use_vllm True --vllm_mode server")
+    with pytest.raises(AutoscoutError, match=r"the job has to give space.derived.server_gpus"):
+        predict(space(TRL, serving), {}, None)
+    stated = ('allow = ["vllm"]', 'allow = ["vllm"]\nderived = { server_gpus = "4", server_tp = "2" }')
+    found, apart = phases(space(TRL, serving, stated))
+    _, shared = phases(space(TRL), sleep=True)
+    assert apart["update"] == pytest.approx(shared["update"], rel=0.01)
+    _, fewer = phases(space(TRL, serving, (stated[0], stated[1].replace('"4"', '"2"'))))
+    assert fewer["rollout"] > 1.2 * apart["rollout"], "on half as many devices"
+    assert apart["weights"] > shared["weights"], "they cross the links"
+    assert found.memory is not None
+    assert found.memory.parts.get("engine", 0.0) == 0
+
+
+def test_a_reference_model_takes_a_pass_where_beta_is_a_fraction(space):
+    """--beta 0.04 was read as no whole number, and so as 0."""
+    generating = TRL.replace("--use_vllm True", "")
+    assert phases(space(generating))[1]["logprobs"] > 0
+    assert phases(space(generating, ("--beta 0.04", "")))[1]["logprobs"] == 0
+
+
 def test_generate_of_transformers_runs_to_the_longest_answer(space):
     def seconds(tokens):
         return phases(space(TRL, ("--use_vllm True", ""), ("output_len = 512", f"output_len = {tokens}")))[1]
@@ -169,6 +193,56 @@ def test_lengths_keep_their_mean_below_the_cap():
     assert (prompt, found.max()) == (200, 4096)
     assert found.mean() == pytest.approx(800, rel=0.02)
     assert np.quantile(found, 0.99) > 5 * np.median(found)
+
+
+def timed(space, parts: dict[str, float], **seconds: float) -> Measurement:
+    """A run of the reference whose phases took this long; those that are not given, as long as predicted."""
+    metrics = {f"{phase}_s": parts[phase] for phase in ("logprobs", "update", "weights")}
+    metrics |= {"rollout_s": parts["rollout"] + parts["tail"], **seconds}
+    whole = sum(metrics.values()) + 0.1
+    told = {"name": "one", "context": "", "status": "ok", "configuration": space.reference}
+    rate = {"samples_per_s": 256 / whole, "tokens_per_s_per_gpu": 4096 * 768 / whole / 8}
+    return Measurement(**told, metrics={**metrics, **rate, "step_time_s": whole})
+
+
+def test_each_phase_is_corrected_by_itself(space):
+    job = space(VERL)
+    _, reference = phases(job)
+    _, before = phases(job, mbs=32, seqs=64)
+    run = timed(
+        job, reference, rollout_s=2 * (reference["rollout"] + reference["tail"]), update_s=reference["update"] / 2
+    )
+    simulators = Simulators(job.job, job, [run], bases=lambda: simulators_of(job.job))
+    asked = simulators.columns([completed(job, {"mbs": 32, "seqs": 64}, job.reference)])
+    after = simulators.ensemble.by_member(asked)["iteration"]
+    assert after.parts["rollout"][0] == pytest.approx(2 * before["rollout"], rel=0.1)
+    assert after.parts["update"][0] == pytest.approx(before["update"] / 2, rel=0.1)
+    assert after.parts["rest"][0] == pytest.approx(0.1, rel=0.01)
+
+
+SHORT = Path("fixtures/own/grpo-short.toml").read_text()
+
+
+def test_cpu_ranks_run_the_frameworks_python_and_share_cores(space):
+    job = space(SHORT)
+    _, reference = phases(job)
+    _, fewer = phases(job, mbs=8)
+    _, alone = phases(job, cpu=1)
+    assert reference["update"] > 2 * fewer["update"], "most of a micro batch is Python"
+    assert reference["logprobs"] > 0
+    assert 1.4 * reference["update"] < alone["update"] < 2 * reference["update"], "two ranks exchange metrics"
+    crowded = space(SHORT.replace("gpus * threads <= 2", "gpus * threads <= 4"))
+    assert phases(crowded, threads=2)[1]["rollout"] > 4 * reference["rollout"]
+
+
+def test_a_knob_in_place_of_a_flag_that_is_modelled_is_priced(space):
+    """Answers drawn at once, and threads: each was said to be ignored."""
+    reused = space(Path("fixtures/own/grpo-reused.toml").read_text())
+    found, fewer = phases(reused)
+    more, drawn = phases(reused, generation=32)
+    assert found.unpriced == more.unpriced == []
+    assert drawn["update"] == pytest.approx(2 * fewer["update"], rel=0.1)
+    assert drawn["rollout"] < 1.5 * fewer["rollout"], "twice as many answers at once"
 
 
 def test_measured_iterations_correct_the_prediction(space):
