@@ -55,8 +55,8 @@ def predict(
 
     Omitted knobs keep the reference's values. --best N ranks the whole space instead (or its part with the given
     knobs), without a device; with --engines also that of other engines, for the same model, load, limits and devices.
-    --against TABLE (CSV, JSON, .csv.gz or Parquet) scores the simulators. --usd or --watts: which cluster to buy for a job of
-    target = "stack", and what remains uncertain.
+    --against TABLE (CSV, JSON, .csv.gz or Parquet) scores the simulators. --usd or --watts: which cluster to buy for a
+    job of target = "stack", and what remains uncertain.
     """
     if against is not None:
         if job_file is not None:
