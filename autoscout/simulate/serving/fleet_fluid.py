@@ -16,7 +16,7 @@ from autoscout.simulate.serving.setup import Setup
 from kb.records import Traffic
 
 Found = dict[str, np.ndarray]
-_HALVINGS = 10
+_HALVINGS = 10  # of the range of rates in a closed loop: from 10^7 to 1.6 %
 _KEEPS = ("session", "prefix")  # rules of routers that send the turns of a session to one engine
 
 

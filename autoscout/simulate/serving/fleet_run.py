@@ -25,7 +25,7 @@ from kb.records import Traffic
 
 ERROR = 0.2  # additional log error of separate prefill engines; assumed
 _LOADS: dict[str, FleetLoad] = {}  # cache by traffic
-_MOST_LOADS = 8
+_MOST_LOADS = 8  # limit of this cache
 _ROUTERS = tomllib.loads(Path(__file__).with_name("routers.toml").read_text())
 
 
