@@ -117,7 +117,7 @@ def test_a_secret_of_the_container_is_said_and_none_of_an_earlier_launch_is_show
     """Of the first there was no word, and the second stood in a comment of the job."""
     line = "docker run -u 1000:1000 -e HF_TOKEN=hf_0123456789 vllm/vllm-openai:v0.11.0 --model Qwen/Qwen3-8B"
     notes = described(shlex.split(line), tmp_path)[1]
-    assert any(note.startswith("launch.command_prefix: the value of HF_TOKEN looks like a secret") for note in notes)
+    assert any(note.startswith("launch: the value of HF_TOKEN looks like a secret") for note in notes)
     (tmp_path / "run.sh").write_text("docker run -e DB_PASSWORD=aB3aB3aB3 reg\ntorchrun train.py\n")
     notes = described([str(tmp_path / "run.sh")], tmp_path)[1]
     assert any("give its command: 'docker run -e DB_PASSWORD=‹secret› reg'" in note for note in notes)
