@@ -10,7 +10,7 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/env"
-"$folder/env/bin/pip" install --quiet mlcommons-loadgen==6.0.17 numpy
+"$folder/env/bin/pip" install --quiet mlcommons-loadgen==6.0.17 numpy==2.4.6
 cd "$folder"
 cat > run.py <<'P'
 import threading

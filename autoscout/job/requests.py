@@ -1,8 +1,11 @@
 """Generates requests to a serving engine, with arrivals and lengths from a trace, from quantiles, or fixed."""
 
+import os
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from autoscout.job.sessions import Talks, drawn, talks
@@ -49,10 +52,23 @@ def fixed_batch(batch: int, input_len: int, output_len: int) -> Requests:
 
 
 def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
-    """Returns a job's requests, which depend only on the arguments. `requests`: number of requests; if 0,
-    `traffic.requests`; if that is also 0, all requests of a trace that gives the arrivals, else 1,000."""
-    rng = np.random.default_rng(seed)
-    count = requests or traffic.requests
+    """Returns a job's requests, which depend only on the arguments and the trace. Their arrays are read-only, because
+    calls share them. `requests`: number of requests; if 0, `traffic.requests`; if that is also 0, all requests of a
+    trace that gives the arrivals, else 1,000."""
+    written = os.stat(traffic.trace).st_mtime_ns if os.path.exists(traffic.trace) else 0
+    return _of_traffic(msgspec.msgpack.encode(traffic), seed, requests or traffic.requests, written)
+
+
+@lru_cache(maxsize=256)
+def _of_traffic(encoded: bytes, seed: int, count: int, written: int) -> Requests:
+    """`written`: when the trace was changed last."""
+    found = _drawn(msgspec.msgpack.decode(encoded, type=Traffic), count, np.random.default_rng(seed))
+    for shared in (found.arrival_s, found.input_len, found.output_len):
+        shared.setflags(write=False)
+    return found
+
+
+def _drawn(traffic: Traffic, count: int, rng: np.random.Generator) -> Requests:
     arrival = None
     if traffic.sessions:
         return _of_sessions(traffic, talks(traffic, traffic.sessions, count or DEFAULT_REQUESTS, rng), rng)

@@ -45,15 +45,13 @@ class EngineSimulation:
         self.limits, self.requests, self.times = limits, requests, times
         self.inputs, self.outputs = requests.input_len.tolist(), requests.output_len.tolist()
         self.stages = int(self.times.pp)  # pipeline stages; a step has one micro batch for each
-        self.long_prompt = limits.long_prompt * self.stages
         n = len(requests)
         self.arrival, self.first, self.end = requests.arrival_s.astype(float).tolist(), [math.nan] * n, [math.nan] * n
-        self.now, self.step, self.steps, self.preemptions = 0.0, 0, 0, 0
-        self.begun = 0.0  # start of the last step
+        self.now, self.begun, self.step, self.steps, self.preemptions = 0.0, 0.0, 0, 0, 0  # `begun`: of the last step
         self.turns, self.holds = Turns(limits), limits.held > 0
-        self.users = requests.concurrency
+        # closed loop: users, requests sent, and when the front end is free
+        self.users, self.sent, self.front_end_free = requests.concurrency, 0, 0.0
         self.coming = [] if self.users else list(zip(self.arrival, range(n), strict=True))  # heap of (arrival, id)
-        self.sent, self.front_end_free = 0, 0.0  # closed loop: requests sent, and when the front end is free
         self.waiting: deque[Sequence] = deque()
         self.unseen: list[Sequence] = []  # requests that arrived after the next step was prepared
         self.prefilling: list[Sequence] = []
@@ -174,8 +172,8 @@ class EngineSimulation:
 
     def _admit(self) -> list[tuple[Sequence, int]]:
         """The prompt chunks of the next step, as (sequence, tokens), including those of newly admitted requests."""
-        limits, v1, waiting, long_prompt = self.limits, self.limits.version == 1, self.waiting, self.long_prompt
-        before = self.preemptions
+        limits, v1, waiting, before = self.limits, self.limits.version == 1, self.waiting, self.preemptions
+        long_prompt = limits.long_prompt * self.stages
         if v1:
             self._reserve()
         whole = limits.batched_tokens * self.stages
@@ -238,8 +236,7 @@ class EngineSimulation:
         self.prefilling.append(s)
 
     def _prompt_step(self, batch: list[tuple[Sequence, int]], decode: bool) -> None:
-        tokens, pairs = 0, 0.0
-        finished: list[tuple[Sequence, int]] = []
+        tokens, pairs, finished = 0, 0.0, list[tuple[Sequence, int]]()
         for s, t in batch:
             tokens += t
             pairs += t * (s.done + (t + 1) / 2)

@@ -32,7 +32,7 @@ _SLOW = 0.02  # requests per second to start from without an estimate
 _STEPS, _FAR, _MOST = 8, 64, 192
 _SURE = 2.0  # a limit is clearly broken if this many times the allowed number of requests (plus two) exceed it
 _EASY = 0.75  # a limit is clearly kept if no request exceeds this share of it
-_MOST_FOUND, _MOST_DRAWN = 20_000, 64  # limits on cached results and cached loads
+_MOST_FOUND = 20_000  # limit on cached results
 _IDLE_S = 1e5  # pause between the loads of a configuration's engines, which are simulated one after another on one
 
 
@@ -138,7 +138,7 @@ class _Engines:
 
     def load(self, seed: int, count: int, rate: float) -> _Load:
         """Simulates a load; stops early once it clearly breaks a limit."""
-        whole = _drawn(self.traffic, seed, count)
+        whole = of_traffic(self.traffic, seed, count)
         n, arrival_s = min(self.replicas, len(whole)), whole.arrival_s * whole.mean_rate / rate
         own = [np.arange(j, len(whole), n) for j in range(n)]
         order, ends = np.concatenate(own), np.cumsum([len(rows) for rows in own]).tolist()
@@ -154,21 +154,8 @@ class _Engines:
 
     def loads(self, count: int) -> int:
         """The number of loads to simulate per rate: 1 if the trace fixes the arrivals, so that every load is equal."""
-        once, again = (_drawn(self.traffic, seed, count).arrival_s for seed in (0, 1))
+        once, again = (of_traffic(self.traffic, seed, count).arrival_s for seed in (0, 1))
         return 1 if np.array_equal(once, again) else LOADS_PER_RATE
-
-
-# Cache of random requests, by (traffic, seed, number of requests).
-_DRAWN: dict[tuple[str, int, int], Requests] = {}
-
-
-def _drawn(traffic: Traffic, seed: int, count: int) -> Requests:
-    key = str(traffic), seed, count
-    if key not in _DRAWN:
-        if len(_DRAWN) >= _MOST_DRAWN:
-            _DRAWN.clear()
-        _DRAWN[key] = of_traffic(traffic, seed, count)
-    return _DRAWN[key]
 
 
 def of_one(

@@ -112,17 +112,18 @@ class _Fleet:
                 engines[number].advance()
             else:
                 return self._whole()
-            ats[number] = self._heard(engines[number])
+            engine = engines[number]
+            if engine.ended or engine.arriving:
+                self._note(engine)
+            ats[number] = engine.at
 
-    def _heard(self, engine: RoutedEngine) -> float:
-        """Takes note of what happened on an engine; returns when its next event is."""
+    def _note(self, engine: RoutedEngine) -> None:
         for at, i in engine.ended:
             heapq.heappush(self.events, (at, _END, i, engine.number))
         engine.ended.clear()
         for at, i in engine.arriving:
             heapq.heappush(self.events, (at, _TRANSFER, i, engine.number))
         engine.arriving.clear()
-        return engine.at
 
     def _send(self, i: int, at: float) -> None:
         self.arrival[i] = at
