@@ -11,6 +11,7 @@ from test_frozen_learned import ROWS, Rough, truth
 from autoscout.simulate.learned.linear import DEVICES, LinearMember
 from autoscout.simulate.learned.stack import Ensemble
 from autoscout.simulate.learned.trees import Trees
+from autoscout.simulate.serving.weight_formats import WEIGHT_BYTES
 from autoscout.simulate.validation import measured
 
 
@@ -48,12 +49,16 @@ def test_how_trees_are_grown():
     assert trees._model.n_iter_ == 60
 
 
-@pytest.mark.parametrize(("dtype", "bytes_each"), [("4bit", 0.5), ("int4", 0.5), ("fp8", 1.0), ("", 1.0)])
+@pytest.mark.parametrize(
+    ("dtype", "bytes_each"), [("4bit", 0.5), ("int4", WEIGHT_BYTES["int4"]), ("fp8", 1.0), ("", 1.0)]
+)
 def test_weights_are_read_once_a_token(dtype: str, bytes_each: float):
     """A layer of one head of 10 beside 1,000 and a block of 3 × 1,000 × 2,000: 6.04 million weights."""
     shape = {"layers": 1.0, "hidden": 1000, "heads": 1, "kv_heads": 1, "head_dim": 10, "ffn": 2000, "gated": 1.0}
-    shape |= {"output_len": 3.0, "tp": 1.0, "topk": 0.0, "expert_ffn": 0.0}
+    shape |= {"output_len": 3.0, "tp": 1.0, "topk": 0.0, "expert_ffn": 0.0, "dp": 1.0, "pp": 1.0, "batch": 1.0}
+    shape |= {"input_len": 0.0, "window": 0.0, "kv_lora_rank": 0.0}
     columns = {name: np.array([value]) for name, value in shape.items()}
+    columns |= {name: np.array([""]) for name in ("quantization", "kv_cache_dtype")}
     columns |= {"dtype": np.array([dtype]), "gpu": np.array(["a100"])}
     hw = measured.hardware("a100")
     assert hw is not None

@@ -253,7 +253,8 @@ def test_tables_of_others(tmp_path: Path):
         (
             "t.txt",
             "",
-            f"{tmp_path}/t.txt is not a table that AutoScout can read; pass a .csv, .csv.gz, .tsv or .parquet file",
+            f"{tmp_path}/t.txt is not a table that AutoScout can read; pass a .csv, .csv.gz, .tsv, .json or .parquet "
+            "file",
         ),
         ("t.csv", "true); SELECT (1", "--where true); SELECT (1: give one predicate, without ';'"),
     ):

@@ -14,6 +14,7 @@ from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
 from autoscout.space.opened import asking, can_act, values_of, without
 from autoscout.targets.current_launch import line_of
 from autoscout.targets.jobs import catalog_of
+from autoscout.targets.model_of_server import FORMATS
 from autoscout.targets.target import shipped
 from autoscout.targets.vllm.installed import version_of
 from autoscout.targets.vllm.line_flags import count_of, flag_of, flags_of, given_flags, setting_of
@@ -116,10 +117,10 @@ def asked_for(flags: Mapping[str, list[str]]) -> dict[str, Value]:
 
 
 def _allowed(catalog: Catalog, job: Job, given: Mapping[str, list[str]]) -> Catalog:
-    """Returns the catalog in which knobs whose value in the line needs the job's permission have this value, unless
-    [space] names the knob: to launch with it today is to allow it."""
-    named = {*job.space.fix, *job.space.limit, *job.space.allow}
-    asked = {name: value for name, value in asked_for(given).items() if name not in named}
+    """Returns the catalog in which number formats that need the job's permission have the line's value, unless [space]
+    names the knob: to launch with a format today is to allow it."""
+    free = {*FORMATS} - {*job.space.fix, *job.space.limit, *job.space.allow}
+    asked = {name: value for name, value in asked_for(given).items() if name in free}
 
     def offered(knob: KnobEntry) -> KnobEntry:
         value = asked.get(knob.name)

@@ -189,6 +189,11 @@ SAID = {
         b"    train/CrossEntropyLoss=11.25\n    train/Perplexity=76,880\n    System/Peak GPU Memory (MB)=12,345\n",
         {"loss": [11.25], "grad_norm": [2.625], "peak_memory_mb": [12345.0]},
     ),
+    "nemo": (
+        b"Epoch 0: :   4%|4         | 4/100 [00:16<06:29, v_num=0, reduced_train_loss=10.50, global_step=3.000, "
+        b"consumed_samples=32.00, train_step_timing in s=3.750]\n",
+        {"loss": [10.5], "step_time_s": [3.75]},
+    ),
     "llm-foundry": (
         b"[batch=2/100]:\n\t Train time/batch: 1\n\t Train loss/train/total: 10.9736\n",
         {"loss": [10.9736]},

@@ -147,9 +147,10 @@ def test_what_is_wrong_is_one_sentence(line: str, said: str, tmp_path: Path) -> 
     assert refused.value.exit_code == 2
 
 
-def test_the_serving_model_says_that_it_does_not_know_them() -> None:
-    columns = {"layers": 2, "hidden": 8, "heads": 2, "vocab": 9, "gpu": "cpu", "traffic": job().traffic}
-    assert "of a session" in ServingSimulator("output_tokens_per_s").applies(columns)
+def test_the_serving_model_knows_them() -> None:
+    """It refused what a session says; conversations are simulated with the blocks that they share."""
+    columns = {"layers": 2, "hidden": 8, "heads": 2, "vocab": 9, "gpu": "h100", "traffic": job().traffic}
+    assert ServingSimulator("output_tokens_per_s").applies(columns) == ""
 
 
 @pytest.mark.engine
