@@ -7,6 +7,7 @@ import locale
 import os
 import signal
 import sys
+from typing import NoReturn
 
 import click
 
@@ -131,9 +132,9 @@ def main() -> None:
     except SystemExit:
         if isinstance(sys.stdout, PlainStream):
             raise
-        sys.exit(128 + signal.SIGPIPE)  # the reader of the output has closed the pipe
+        _leave(128 + signal.SIGPIPE)  # the reader of the output has closed the pipe
     except click.exceptions.Abort:
-        sys.exit(130)
+        _leave(130)
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption) and error.option_name in _USUAL:
             ours = _USUAL[error.option_name]
@@ -141,21 +142,31 @@ def main() -> None:
         with contextlib.suppress(OSError):
             error.show()
         _suggest(error.format_message(), error)
-        sys.exit(2)
+        _leave(2)
     except AutoscoutError as error:
         note(str(error))
         _suggest(str(error), code=error.exit_code)
-        sys.exit(error.exit_code)
+        _leave(error.exit_code)
     except OSError as error:
         note(_refused(error))
-        sys.exit(1)
+        _leave(1)
     except KeyboardInterrupt:
-        sys.exit(130)
+        _leave(130)
     except Exception as error:
         if os.environ.get("AUTOSCOUT_DEBUG"):
             raise
         note(f"internal error, please report it: {type(error).__name__}: {error} (AUTOSCOUT_DEBUG=1 shows where)")
-        sys.exit(1)
+        _leave(1)
+
+
+def _leave(code: int) -> NoReturn:
+    """Exits. Output that a reader who left has not taken is dropped, because Python would exit with 120 otherwise."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(code)
 
 
 def _suggest(sentence: str, error: click.ClickException | None = None, code: int = 2) -> None:

@@ -15,9 +15,9 @@ TUNE = "tune smallest-cpu-replay --no-tui --profiles 1"
 
 
 def in_bash(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs `line`, in which $A is `autoscout`, in a process of its own."""
+    """Runs `line`, in which $A is `autoscout`, in a process of its own, with buffered output as users have it."""
     environment = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         "PYTHONPATH": str(ROOT),
         "A": f"{sys.executable} -m tui.cli",
         "AUTOSCOUT_KB": "",
