@@ -161,11 +161,13 @@ def main() -> None:
 
 def _leave(code: int) -> NoReturn:
     """Exits. Output that a reader who left has not taken is dropped, because Python would exit with 120 otherwise."""
+    from tui.printing.status_line import discard
+
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            discard(stream)
     sys.exit(code)
 
 

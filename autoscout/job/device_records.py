@@ -50,6 +50,8 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     peak_tflops: dict[str, float]
     cores: int = 0  # cores of a CPU, which all ranks of a node share; 0: each rank has its own device
     alone: float = 1.0  # speed of a CPU's core while the others rest, relative to its speed while all compute
+    crowded: float = 1.0  # time of a CPU rank's threads if twice as many threads as cores run, relative to enough cores
+    doubled: float = 1.0  # time of matrix products on a CPU with twice as many threads, as a share
     watts: float = 0.0  # nominal power limit; 0: unknown
     host_gb_s: float = 32.0  # bandwidth to the host in one direction; default: PCIe 4.0
     channel_gb_s: float = 0.0  # bandwidth of one NCCL channel over the island's links; 0: unknown

@@ -2,9 +2,10 @@
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -81,19 +82,12 @@ def predicts(space: JobSpace) -> bool:
     return Simulators(space.job, space, [], bases=partial(simulators_of, space.job)).predictor() is not None
 
 
-def with_fixed(job: Job, knobs: dict[str, Value]) -> JobSpace:
-    """The part of the job's space in which these knobs have these values. Errors: AutoscoutError (exit 3) if it has no
-    configurations."""
-    fix = {**job.space.fix, **knobs}
-    return JobSpace.of_job(msgspec.structs.replace(job, space=msgspec.structs.replace(job.space, fix=fix)))
-
-
 def ranking(
-    space: JobSpace, job: Job, kb: Path | None, count: int, whole_space: JobSpace | None = None
+    whole: JobSpace, job: Job, kb: Path | None, count: int, knobs: Mapping[str, Value] = MappingProxyType({})
 ) -> PredictedRanking:
-    """Ranks the configurations of `space`, which is the job's space or a subset. Configurations that are predicted to
-    run out of memory or to break a constraint are left out, unless none would remain. `whole_space`: the job's space,
-    whose reference is compared with the listed configurations (default: `space`).
+    """Ranks the configurations of the job's space in which `knobs` have these values. They are compared with the whole
+    space's reference. Configurations that are predicted to run out of memory or to break a constraint are left out,
+    unless none would remain.
 
     Errors: AutoscoutError; exit code 1 if nothing can predict the job, 3 if nothing is predicted to run."""
     rows, _ = newest_context(job, kb)
@@ -102,22 +96,28 @@ def ranking(
     def predicted(some: JobSpace) -> "_PredictedRows":
         return _PredictedRows(some, job, Simulators(job, some, rows, past=past, bases=partial(simulators_of, job)))
 
-    whole = predicted(space)
+    space = _with_fixed(job, knobs) if knobs else whole
+    rows_of_space = predicted(space)
     counts = [k for k in space.knobs if job.objective.metric == DEVICES and k.name in device_counts(job)]
-    best = _fewest(space, counts, predicted, count) if counts else whole.best(count)
-    names = [space.knobs[i].name for i in whole.layout]
+    best = _fewest(space, counts, predicted, count) if counts else rows_of_space.best(count)
+    names = [space.knobs[i].name for i in rows_of_space.layout]
     layouts = {tuple(map(row.configuration.get, names)) for row in best}
     return PredictedRanking(
         job=job.name,
         metric=job.objective.metric,
-        rows=whole.simulators.ensemble.rows,
+        rows=rows_of_space.simulators.ensemble.rows,
         searched=space.count,
-        reference=(whole if whole_space is None else predicted(whole_space)).reference(),
+        reference=(predicted(whole) if knobs else rows_of_space).reference(),
         best=best,
         layouts=len(layouts) == len(best),
         unpriced=unpriced(space, [Configuration(row.configuration) for row in best]),
-        fits=whole.fitting_load() if _doubtful(best) else "",
+        fits=rows_of_space.fitting_load() if _doubtful(best) else "",
     )
+
+
+def _with_fixed(job: Job, knobs: Mapping[str, Value]) -> JobSpace:
+    fix = {**job.space.fix, **knobs}
+    return JobSpace.of_job(msgspec.structs.replace(job, space=msgspec.structs.replace(job.space, fix=fix)))
 
 
 def _doubtful(rows: list[Ranked]) -> bool:
@@ -132,10 +132,9 @@ def _fewest(
     numbers = sorted(itertools.product(*(map(int, knob.values) for knob in counts)), key=sum)
     found: list[Ranked] = []
     for number in filter(any, numbers):
-        fix = {**space.job.space.fix, **{knob.name: n for knob, n in zip(counts, number, strict=True)}}
-        some = msgspec.structs.replace(space.job, space=msgspec.structs.replace(space.job.space, fix=fix))
+        fixed = {knob.name: n for knob, n in zip(counts, number, strict=True)}
         try:
-            found += predicted(JobSpace.of_job(some)).best(1)
+            found += predicted(_with_fixed(space.job, fixed)).best(1)
         except AutoscoutError as error:
             if error.exit_code not in (2, 3) or (number == numbers[-1] and not found):
                 raise

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import verbs
 
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning.over_engines import EngineRanking, over_engines
 from kb.records import AutoscoutError, Job
+from tui.printing import predictions
 
 FP8 = ["--quantization", "fp8", "--kv-cache-dtype", "fp8"]
 
@@ -85,3 +87,12 @@ def test_the_table_has_all_engines_and_a_line_of_each(tmp_path):
     assert "(your present launch)" in table
     assert "\ntensorrt-llm: trtllm-serve Qwen/Qwen3-8B" in lines
     assert verbs.run("predict", tmp_path / "job.toml", "--engines").returncode == 2
+
+
+def test_no_row_is_called_the_present_launch_if_that_has_no_prediction(tmp_path, capsys):
+    """The best row was, as gains were relative to it."""
+    own, *others = asked(job_of(tmp_path, "vllm", "serve", "Qwen/Qwen3-8B")).values()
+    assert own.ranking is not None
+    unknown = msgspec.structs.replace(own, ranking=msgspec.structs.replace(own.ranking, reference=None))
+    predictions.over_engines([unknown, *others])
+    assert "present launch" not in capsys.readouterr().out

@@ -153,11 +153,10 @@ def predict(call: Call, asked: OfKnobs) -> Any:
 
 def rank(call: Call, asked: OfRanking) -> Any:
     from autoscout.space.explain import parse
-    from autoscout.tuning.best_predicted import ranking, with_fixed
+    from autoscout.tuning.best_predicted import ranking
 
     job, whole = _space(call, asked.job)
-    part = with_fixed(job, parse(whole, _words(asked.knobs))) if asked.knobs else whole
-    return ranking(part, job, call.limits.kb, asked.count, whole if asked.knobs else None)
+    return ranking(whole, job, call.limits.kb, asked.count, parse(whole, _words(asked.knobs)))
 
 
 def shadow(call: Call, asked: Traced) -> Any:

@@ -123,22 +123,7 @@ def ranked(job: Job, found: PredictedRanking) -> Ranked:
         rows.sort(key=lambda row: -(row.kept_probability or 0.0))
     else:
         rows.sort(key=lambda row: (_breaks(row), -_gain(job, row, base)))
-    cells = [
-        (
-            "" if reference is None else f"{_gain(job, r, base) - 1:+.1%}",
-            number(r.value),
-            f"{number(r.low)} to {number(r.high)}",
-            *_room(r.memory_gib, r.oom_probability),
-            f"{r.name} ({reference_of(job)})" if reference is not None and r.name == reference.name else r.name,
-        )
-        for r in rows
-    ]
-    room = () if rows[0].memory_gib is None else ("GiB", "out of memory")
-    if any(r.kept_probability is not None and r.kept_probability < _SURE for r in rows):
-        cells = [(*c[:3], f"{r.kept_probability or 0:.0%}", *c[3:]) for c, r in zip(cells, rows, strict=True)]
-        room = ("keeps limits", *room)
-    gain = "gain with risk" if "GiB" in room else "gain"
-    click.echo(table(cells, (gain, found.metric, "90 %", *room, "configuration")))
+    click.echo(_rows_table([("", job, row) for row in rows], job, base, reference))
     if found.doubtful:
         fits = f"; {found.fits}" if found.fits else ""
         click.echo(f"no configuration is expected to meet the limits; those with the highest chance are listed{fits}")
@@ -158,30 +143,40 @@ def ranked(job: Job, found: PredictedRanking) -> Ranked:
 
 def over_engines(found: list[EngineRanking]) -> None:
     """Prints the best configurations of all engines in one table, and a launch line for the best one of each."""
-    own = found[0].ranking
+    own, job = found[0].ranking, found[0].job
     assert own is not None
-    base = own.reference or own.best[0]
-    rows = [(each, row) for each in found if each.ranking is not None for row in each.ranking.best]
-    if all(row.name != base.name for each, row in rows if each is found[0]):
-        rows.append((found[0], base))
-    rows.sort(key=lambda each: (_breaks(each[1]), -_gain(each[0].job, each[1], base)))
-    chances = any(row.kept_probability is not None and row.kept_probability < _SURE for _, row in rows)
+    reference, base = own.reference, own.reference or own.best[0]
+    rows = [(each.engine, each.job, row) for each in found if each.ranking is not None for row in each.ranking.best]
+    if reference is not None and all(row.name != reference.name for row in own.best):
+        rows.append((found[0].engine, job, reference))
+    rows.sort(key=lambda each: (_breaks(each[2]), -_gain(each[1], each[2], base)))
+    click.echo(_rows_table(rows, job, base, reference) + "\n")
+    for each in found:
+        click.echo(f"{each.engine}: {each.refused or each.line or 'several servers; `autoscout export` prints them'}")
+
+
+def _rows_table(rows: list[tuple[str, Job, Ranked]], own: Job, base: Ranked, reference: Ranked | None) -> str:
+    """A table of (engine, job, configuration); engines have a column if they are named. `base`: the row to which gains
+    are relative; `reference`: that of the job `own`."""
+    heads: list[str] = ["engine"] if rows[0][0] else []
+    risk = any(row.memory_gib is not None for _, _, row in rows)
+    chances = any(row.kept_probability is not None and row.kept_probability < _SURE for _, _, row in rows)
+    heads += ["gain with risk" if risk else "gain", own.objective.metric, "90 %"]
+    heads += [*(["keeps limits"] if chances else []), *(["GiB", "out of memory"] if risk else []), "configuration"]
+    today = reference.name if reference else None
     cells = [
         (
-            each.engine,
-            f"{_gain(each.job, row, base) - 1:+.1%}",
+            *([engine] if engine else []),
+            "" if reference is None else f"{_gain(job, row, base) - 1:+.1%}",
             number(row.value),
             f"{number(row.low)} to {number(row.high)}",
             *([f"{row.kept_probability or 0:.0%}"] if chances else []),
-            f"{row.name} ({reference_of(each.job)})" if each is found[0] and row.name == base.name else row.name,
+            *(_room(row.memory_gib, row.oom_probability) if risk else []),
+            f"{row.name} ({reference_of(job)})" if job is own and row.name == today else row.name,
         )
-        for each, row in rows
+        for engine, job, row in rows
     ]
-    heads = ("engine", "gain", own.metric, "90 %", *(["keeps limits"] if chances else []), "configuration")
-    click.echo(table(cells, heads))
-    click.echo("")
-    for each in found:
-        click.echo(f"{each.engine}: {each.refused or each.line or 'several servers; `autoscout export` prints them'}")
+    return table(cells, heads)
 
 
 def _breaks(row: Ranked) -> bool:
@@ -201,7 +196,7 @@ def _unpriced(knobs: list[str]) -> str:
 
 
 def _room(gib: float | None, chance: float | None) -> list[str]:
-    return [] if gib is None or chance is None else [f"{gib:.1f}", f"{chance:.0%}"]
+    return ["", ""] if gib is None or chance is None else [f"{gib:.1f}", f"{chance:.0%}"]
 
 
 def stacked(parts: Mapping[str, float], unit: str, whole: float | None = None) -> str:

@@ -10,6 +10,11 @@ from tui.text import fit
 _CLEAR = "\r\x1b[K"
 
 
+def discard(stream: Any) -> None:
+    """Drops what a stream still holds, and what is written to it later, since nobody reads it any more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 class StatusLine:
     """Writes to `stream`. If writing fails (a closed pipe, a lost terminal), the session continues without output."""
 
@@ -24,7 +29,7 @@ class StatusLine:
             print(line, file=self._stream, flush=True)
         except OSError as error:
             note(f"the progress lines can no longer be written ({error.strerror}); the session continues")
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            discard(self._stream)
 
     def show(self, text: str) -> None:
         self._raw(f"{_CLEAR}{fit(text, shutil.get_terminal_size().columns - 1)}")

@@ -102,14 +102,13 @@ def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | N
     from autoscout.space.explain import parse
     from autoscout.targets.jobs import JobSpace
     from autoscout.targets.target import reference_of
-    from autoscout.tuning.best_predicted import ranking, with_fixed
+    from autoscout.tuning.best_predicted import ranking
     from kb.records import Configuration
     from tui.printing import predictions
 
     job = load_job(job_file)
     whole = JobSpace.of_job(job)
-    space = with_fixed(job, parse(whole, assignments)) if assignments else whole
-    found = ranking(space, job, kb_if_any(kb), count, whole if assignments else None)
+    found = ranking(whole, job, kb_if_any(kb), count, parse(whole, assignments))
     if as_json:
         document(found)
     else:

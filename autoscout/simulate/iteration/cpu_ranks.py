@@ -14,12 +14,6 @@ from autoscout.simulate.hardware.device import Hardware, at
 
 Array = np.ndarray
 Parts = dict[str, Array]
-# Ranks of several threads on fewer cores than threads: while a thread waits for its rank's other threads, it spins
-# (libgomp), and takes the core from the threads that it waits for. Two ranks of two threads on two cores take CROWDED
-# times as long in all phases; with twice as many threads again, CROWDED² is assumed (docs/lab/rl.md).
-CROWDED = 4.4
-# Time of matrix products with twice as many threads, as a share (docs/lab/rl.md).
-DOUBLED = 0.7
 
 
 def called(hw: Hardware, x: Mapping[str, Any], what: str) -> Array:
@@ -46,13 +40,17 @@ def instead_of_launches(parts: Parts, seconds: Array) -> Parts:
 def shared(hw: Hardware, x: Mapping[str, Any], parts: Parts) -> Parts:
     """The components of a phase with the threads of a rank: products are split over them, threads without a core of
     their own slow down everything, and a core is faster while others rest. (Ranks of one thread that share cores are a
-    matter of training/step.py.)"""
+    matter of training/step.py.)
+
+    While a thread waits for its rank's other threads, it spins (libgomp), and takes the core from the threads that it
+    waits for. The record states the factor for twice as many threads as cores; for four times as many, its square is
+    assumed."""
     if not hw.cores:
         return parts
     threads, ranks = x["threads"], np.minimum(x["gpus"], hw.per_node)
     resting = np.clip(hw.cores - ranks, 0, None) / max(hw.cores - 1, 1)  # 1: a rank is alone, 0: every core has one
     doublings = np.log2(np.maximum(threads, 1))
     lacking = np.log2(np.maximum(ranks * threads / np.maximum(hw.cores, ranks), 1))
-    slower = np.where(threads > 1, CROWDED**lacking, 1.0) / hw.alone**resting
-    split = {name: DOUBLED**doublings if name in ("compute", "recompute") else 1.0 for name in parts}
+    slower = np.where(threads > 1, hw.crowded**lacking, 1.0) / hw.alone**resting
+    split = {name: hw.doubled**doublings if name in ("compute", "recompute") else 1.0 for name in parts}
     return {name: slower * split[name] * value for name, value in parts.items()}

@@ -112,8 +112,7 @@ def swing(metric: str, columns: Columns, kind: str, speed: np.ndarray) -> np.nda
     s = setup(columns, device(kind), len(speed))
     if not np.any(s.rate > 0):
         return np.zeros(len(speed))
-    scaled = (replace(s, rate=s.rate * np.exp(by)) for by in (speed, -speed))
-    more, less = (fluid(one, {metric})[metric] for one in scaled)
+    more, less = (fluid(replace(s, rate=s.rate * np.exp(by)), {metric})[metric] for by in (speed, -speed))
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(s.rate > 0, np.nan_to_num(np.log(more / less) / 2, nan=0.0, posinf=0.0), 0.0)
 

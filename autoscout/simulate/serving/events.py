@@ -297,13 +297,12 @@ class EngineSimulation:
 
     def _decode_run(self) -> None:
         self._reserve()
-        seqs = len(self.decoding)
-        if not seqs:
+        if not (seqs := len(self.decoding)):
             return
         steps = self._steps_alike(seqs)
         if self.coming and self._may_join(seqs):
             steps = min(steps, self._steps_until(self.coming[0][0] - self.now, seqs))
-        self._decode(steps, seqs)
+        self._decoded(steps, *self._decode_s(steps, seqs))
 
     def _steps_alike(self, seqs: int) -> int:
         """Decode steps of the same sequences, if no request comes."""
@@ -317,11 +316,12 @@ class EngineSimulation:
         few = len(self.waiting) < 1 + (self.limits.held > self.limits.held_several)
         return few and seqs + len(self.prefilling) < self.limits.max_seqs
 
-    def _decode(self, steps: int, seqs: int) -> None:
+    def _decode_s(self, steps: int, seqs: int) -> tuple[float, float]:
+        """(mean seconds of the next decode steps, seconds of the last one)"""
         slope = self.times.context(seqs)
         first, more = self.times.decode(seqs) + slope * self.context, slope * seqs * (steps - 1)
-        took = self.times.token(first + more / 2, seqs)
-        self._decoded(steps, took, self.times.token(first + more, seqs) if steps > 1 else took)
+        mean_s = self.times.token(first + more / 2, seqs)
+        return mean_s, self.times.token(first + more, seqs) if steps > 1 else mean_s
 
     def _decoded(self, steps: int, mean_s: float, last_s: float) -> None:
         self.now += mean_s * steps

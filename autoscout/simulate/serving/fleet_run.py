@@ -54,20 +54,20 @@ def run_fleet(columns: Mapping[str, Any], s: Setup, i: int) -> EngineRun | None:
     load = _load(columns.get("traffic"), s, i)
     e, limits = engine_of(s, i), limits_of(s, i)
     longest = 0 if limits.chunked else int((load.requests.input_len + load.requests.output_len).max())
-    separate = bool(apart(columns, 1)[0])
+    if limits.kv_tokens < int((load.requests.input_len + load.requests.output_len).min()):
+        return None
     count, times = max(int(s.replicas[i]), 1), step_times(e, limits, longest)
     groups = [EngineGroup(count, "both", times, limits, *_host_tier(columns, e))]
-    smallest = int((load.requests.input_len + load.requests.output_len).min())
-    if separate:
+    if apart(columns, 1)[0]:
         reading = readers(columns, s.engine.device, 1)
-        limits = limits_of(reading, 0)
-        if limits.kv_tokens < int(load.requests.input_len.min()) + 1:
+        of_readers = limits_of(reading, 0)
+        if of_readers.kv_tokens < int(load.requests.input_len.min()) + 1:
             return None
-        times = step_times(reading.engine, limits, longest)
-        groups.insert(0, EngineGroup(max(int(reading.replicas[0]), 1), "reads", times, limits))
-        groups[1] = EngineGroup(count, "answers", groups[1].times, groups[1].limits, link_of(reading.engine))
-    if groups[-1].limits.kv_tokens < smallest:
-        return None
+        own = step_times(reading.engine, of_readers, longest)
+        groups = [
+            EngineGroup(max(int(reading.replicas[0]), 1), "reads", own, of_readers),
+            EngineGroup(count, "answers", times, limits, link_of(reading.engine)),
+        ]
     router = str(np.ravel(columns.get("router", "engine"))[0])
     return simulate_fleet(groups, policy_of(router), load, float(s.front_end_s[i] + s.request_s[i]))
 

@@ -7,6 +7,7 @@ are evicted first, and of one request the last ones first (vLLM's free_block_que
 from collections.abc import Sequence
 
 from autoscout.job.requests import Requests
+from autoscout.job.trace import BLOCK
 
 Path = list[tuple[int, int]]
 
@@ -60,10 +61,9 @@ def _talking(paths: SharedPaths, requests: Requests) -> list[Path]:
 
 def _alone(paths: SharedPaths, requests: Requests) -> list[Path]:
     found, shared = list[Path](), requests.shared_prefix
-    size = 512
     for i, tokens in enumerate(requests.input_len.tolist()):
         hashed = requests.blocks[i] if requests.blocks else []
-        begun: Path = [(paths.node(1, block), size) for block in hashed]
+        begun: Path = [(paths.node(1, block), BLOCK) for block in hashed]
         if not begun and shared:
             begun = [(paths.node(0, 0), shared)]
         path, left = Path(), tokens

@@ -87,7 +87,7 @@ class RoutedEngine(EngineSimulation):
             steps = self._steps_until(at - self.now, self._seqs)
             if steps < self._planned:
                 self._planned = 0
-                self._decode(steps, self._seqs)
+                self._decoded(steps, *self._decode_s(steps, self._seqs))
         if self.at == math.inf:
             self.now = max(self.now, at)
             return False
@@ -162,11 +162,8 @@ class RoutedEngine(EngineSimulation):
         if not seqs:
             return
         self._planned = steps = 1 if self._soon and self._may_join(seqs) else self._steps_alike(seqs)
-        times, slope = self.times, self.times.context(seqs)
-        first, more = times.decode(seqs) + slope * self.context, slope * seqs * (steps - 1)
-        mean_s = times.token(first + more / 2, seqs)
-        self._plan_s = mean_s, times.token(first + more, seqs) if steps > 1 else mean_s
-        self._plan_end = self.now + mean_s * steps
+        self._plan_s = self._decode_s(steps, seqs)
+        self._plan_end = self.now + self._plan_s[0] * steps
 
     def _found(self, s: Sequence) -> tuple[int, int]:
         if self.cache is None:

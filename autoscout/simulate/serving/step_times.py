@@ -149,9 +149,7 @@ class StepTimes:
     def _alone(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
         """Like `_batch` without pipeline and speculation, the most frequent case, which therefore has a fast
         implementation."""
-        n = tokens + decodes
-        at = n if n <= FINE else min(FINE - (FINE - n) // COARSE, len(self.linear) - 1)
-        once = self.linear[at] + self.logits[seqs + decodes] + self.prompt.seconds(seqs, tokens, pairs)
+        once = self.passes(tokens + decodes) + self.logits[seqs + decodes] + self.prompt.seconds(seqs, tokens, pairs)
         if decodes:
             once += self.attention[decodes] + self.per_context[decodes] * context
         return once

@@ -120,8 +120,8 @@ def _readers(job: Job, configuration: Configuration, one: Setup) -> list[dict[st
     alike = {"tp": size, "dp": ranks // size, fleet_servers.PREFILL: 0}
     reading = Configuration({**configuration.knobs, **alike})
     columns = {**_columns(job, configuration, one.engine.device.name), **alike, "pp": 1}
-    found = _group(job, reading, setup(columns, one.engine.device, 1))
-    link = list(fleet_run.link_of(setup(columns, one.engine.device, 1).engine))
+    of_readers = setup(columns, one.engine.device, 1)
+    found, link = _group(job, reading, of_readers), list(fleet_run.link_of(of_readers.engine))
     given = {**found["arguments"], "kv_transfer_config": _connector("kv_producer")}
     return [{**found, "role": "reads", "link": link, "arguments": given}]
 
