@@ -12,6 +12,7 @@ import argparse
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 
 import msgspec
 import numpy as np
@@ -28,9 +29,9 @@ VLLM = {"0.3": "0.9.0", "0.4": "0.10.0", "0.5": "0.11.2", "0.6": "0.17.1"}  # of
 
 @dataclass(frozen=True)
 class Run:
-    """`answer`: mean tokens, at most `longest`; `answers`, `batch`: samples of an iteration and of an update; `roll_tp`,
-    `layout`: tensor parallelism of an engine, and (tp, cp, ep, pp) of the trainer; `apart`: devices that only generate;
-    `again`: whether the trainer recomputes its activations; `zero`: 3 for DTensor's FSDP."""
+    """`answer`: mean tokens, at most `longest`; `answers`, `batch`: samples of an iteration and of an update;
+    `roll_tp`, `layout`: tensor parallelism of an engine, and (tp, cp, ep, pp) of the trainer; `apart`: devices that
+    only generate; `again`: whether the trainer recomputes its activations; `zero`: 3 for DTensor's FSDP."""
 
     release: str
     model: str
@@ -54,7 +55,7 @@ class Run:
         return "ab"[hashlib.md5(of, usedforsecurity=False).digest()[0] % 2]
 
 
-def _pages() -> Iterator[Run]:
+def runs() -> Iterator[Run]:
     small, large, deep = ("llama-3.1-8b", "qwen3-235b-a22b", "deepseek-v3")
     for release, rows in {
         "0.3": [
@@ -144,8 +145,20 @@ def predicted(run: Run) -> tuple[float, float, dict[str, float]]:
         "tp": tp, "cp": cp, "ep": ep, "pp": pp, "sp": float(tp > 1), "mbs": 1.0, "ar": "full" if run.again else "none",
         **({"zero": 3.0} if run.zero else {"distopt": 1.0, "overlap_grad": 1.0, "overlap_param": 1.0}),
     }  # fmt: skip
-    found = Iteration(run.device).predict({name: value if name in _WHOLE else np.array([value]) for name, value in columns.items()})
+    found = Iteration(run.device).predict(
+        {name: value if name in _WHOLE else np.array([value]) for name, value in columns.items()}
+    )
     return float(found.value[0]), float(found.error[0]), {name: float(value[0]) for name, value in found.parts.items()}
+
+
+def ordered(runs: list[tuple[Run, float]]) -> tuple[int, int]:
+    """(pairs of runs of one release, model and device that are predicted in the measured order, all such pairs)"""
+    pairs = [
+        (a[0].seconds - b[0].seconds) * (a[1] - b[1]) > 0
+        for a, b in combinations(runs, 2)
+        if (a[0].release, a[0].model, a[0].device) == (b[0].release, b[0].model, b[0].device)
+    ]
+    return sum(pairs), len(pairs)
 
 
 def main() -> None:
@@ -153,21 +166,21 @@ def main() -> None:
     parser.add_argument("--half", choices=("a", "b"))
     parser.add_argument("--parts", action="store_true", help="seconds by phase")
     options = parser.parse_args()
-    off: dict[str, list[float]] = {}
-    for run in _pages():
+    found: dict[str, list[tuple[Run, float]]] = {}
+    for run in runs():
         if options.half and run.half != options.half:
             continue
-        seconds, error, parts = predicted(run)
-        off.setdefault(run.half, []).append(np.log(seconds / run.seconds))
+        seconds, _, parts = predicted(run)
+        found.setdefault(f"{run.half}: {run.model} on {run.device}", []).append((run, seconds))
         how = f"{run.lag} older, {run.apart} apart" if run.lag else "DTensor" if run.zero else ""
         shown = " ".join(f"{name} {value:.1f}" for name, value in parts.items()) if options.parts else ""
-        print(
-            f"{run.half} | {run.release} | {run.model} | {run.gpus} {run.device} | {how} | {run.seconds:g} | {seconds:.1f} | "
-            f"{seconds / run.seconds - 1:+.0%} | ±{error:.2f} {shown}"
-        )
-    for half, each in sorted(off.items()):
-        within = np.mean(np.abs(np.expm1(each)) <= 0.2)
-        print(f"half {half}: {len(each)} runs, mean error {np.abs(np.expm1(each)).mean():.1%}, within 20 %: {within:.0%}")
+        of = f"{run.half} | {run.release} | {run.model} | {run.gpus} {run.device} | {how}"
+        print(f"{of} | {run.seconds:g} | {seconds:.1f} | {seconds / run.seconds - 1:+.0%} | {shown}")
+    for name, some in sorted(found.items()):
+        off = np.array([seconds / run.seconds - 1 for run, seconds in some])
+        right, pairs = ordered(some)
+        within = f"{np.mean(np.abs(off) <= 0.2):.0%} within 20 %"
+        print(f"{name}: {len(off)} runs, error {np.abs(off).mean():.1%}, {within}, {right} of {pairs} pairs in order")
 
 
 if __name__ == "__main__":

@@ -193,8 +193,9 @@ class Iteration:
         hw = _hardware(x, self.device)
         y = complete({**x, "seq_len": 1.0, "mbs": 1.0})
         links = topology(hw, y)
-        size = 2.0 * sum(rank_weights(y), np.zeros(1)) * y.tp * y.pp
-        gathered = np.where((y.zero == 3) | (y.tp * y.pp > 1), links.all_gather(size, y.gpus, np.ones(1)), 0.0)
+        dense, expert = rank_weights(y)
+        size = 2.0 * (dense * y.tp + expert * y.ep * y.etp) * y.pp
+        gathered = np.where((y.zero == 3) | (y.tp * y.pp * y.ep > 1), links.all_gather(size, y.gpus, np.ones(1)), 0.0)
         away = np.where(x["roll_gpus"] > 0, links.send(size, y.gpus), 0.0)
         copied = 2 * size / (1e9 * hw.memory_gb_s * hw.elementwise.bandwidth)
         return np.broadcast_to(gathered + away + copied + TENSOR_S * (_TENSORS * y.layers + 3), (n,))

@@ -11,6 +11,7 @@ from autoscout.simulate.combinations import distinct
 from autoscout.simulate.member import Columns
 from kb.records import AutoscoutError
 
+BALANCED = 1.1  # `imbalance` with a load-balancing auxiliary loss; assumed
 REQUIRED = ("layers", "hidden", "heads", "seq_len")  # to predict times, global_batch is also required
 
 # Values of absent or empty columns. A string names another column.
@@ -21,6 +22,7 @@ DEFAULTS: dict[str, Any] = {
     "vocab": 51200.0,  # GPT-2's, padded as Megatron does
     "experts": 0.0,
     "topk": 2.0,
+    "imbalance": BALANCED,  # tokens of the busiest expert rank, relative to the mean
     "shared_ffn": 0.0,  # width of the shared experts, which every token passes through
     "dense_layers": 0.0,  # number of leading layers without experts
     "bias": 1.0,

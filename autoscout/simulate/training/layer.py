@@ -42,7 +42,6 @@ MASKED = 0.21
 # Relative speed of fused attention with dropout, forward and backward, which draws a random number per score.
 # flash-attention's pull request 2597 states 75 to 85 % and 60 to 70 % (GB200).
 DROPPED = (0.80, 0.65)
-IMBALANCE = 1.1  # tokens of the busiest expert rank relative to the mean, with a load-balancing auxiliary loss; assumed
 # Bytes moved per logit by the loss, forward and backward: with plain PyTorch kernels (from Mist's gpt-post-process on
 # A100, without its matrix product), and with fused kernels.
 LOSS_BYTES = (35.0, 12.0)
@@ -264,7 +263,8 @@ def _feed_forward(
         return dense, dense.forward, np.zeros(1), np.zeros(1)
     experts = np.maximum(x.experts, 1)
     local = np.maximum(experts / x.ep, 1)
-    routed = own * x.topk * IMBALANCE * x.etp  # tokens per rank, gathered from all etp ranks
+    busiest = np.where(x.ep > 1, x.imbalance, 1.0)
+    routed = own * x.topk * busiest * x.etp  # tokens per rank, gathered from all etp ranks
     each = routed / local
     up = _linear(hw, x, each, wide * x.expert_ffn / x.etp, x.hidden)
     down = _linear(hw, x, each, x.hidden, x.expert_ffn / x.etp)
@@ -281,8 +281,8 @@ def _feed_forward(
         sparse = sparse + _Linear(*(np.where(x.shared_ffn > 0, part, 0.0) for part in shared))
     size = own * x.topk * x.hidden * b
     stride = np.where(x.etp > 1, x.tp, 1)
-    swapped = 2 * (topology.all_to_all(size * IMBALANCE, x.ep, stride) + topology.late(x.ep))
-    once = topology.all_to_all(size * IMBALANCE, x.ep, stride, own * x.hidden * b * IMBALANCE, x.topk)
+    swapped = 2 * (topology.all_to_all(size * busiest, x.ep, stride) + topology.late(x.ep))
+    once = topology.all_to_all(size * busiest, x.ep, stride, own * x.hidden * b * busiest, x.topk)
     swapped = np.where(x.dispatcher == 2, 2 * (once + topology.late(x.ep)), swapped)
     everything = own * x.ep * x.hidden * b
     gathered = topology.all_gather(everything, x.ep, stride) + topology.reduce_scatter(everything, x.ep, stride)

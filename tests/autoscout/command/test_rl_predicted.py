@@ -159,6 +159,30 @@ def test_rollouts_on_gpus_of_their_own_overlap_and_do_not_wait_for_the_longest(s
     assert {*wanted.split(), "actor_rollout_ref.rollout.nnodes=1"} <= {*shlex.split(str(line.line))}
 
 
+def test_all_experts_are_sent_however_many_ranks_share_them(space):
+    """A rank's experts were counted as if they were all: with ep 8, an eighth of the weights was gathered and sent."""
+    of_job_ = of_job(space(VERL, ('preset = "qwen2.5-7b"', 'preset = "qwen3-30b-a3b"')).job)
+    asked = {**of_job_, "answers": 1024.0, "group": 4.0, "longest": 1024.0, "roll_engine": "vLLM", "roll_tp": 2.0}
+
+    def weights(**knobs):
+        columns = {**asked, "gpus": 16.0, **knobs}
+        return (
+            Iteration("h100")
+            .predict(
+                {
+                    name: np.atleast_1d(value) if isinstance(value, float | str) else value
+                    for name, value in columns.items()
+                }
+            )
+            .parts["weights"][0]
+        )
+
+    apart = {"roll_gpus": 16.0, "lag": 1.0}
+    size = 30.5e9 * 2
+    assert weights(ep=8.0, **apart) - weights(ep=8.0) > size / 500e9, "no two nodes exchange 500 GB/s"
+    assert weights(ep=8.0, **apart) == pytest.approx(weights(ep=4.0, **apart), rel=0.01)
+
+
 def test_of_several_nodes_whole_ones_are_split_off(space):
     many = space(VERL, SPLIT, ("count = 8", "count = 8 }, { device = 'h100', count = 8"), ("nnodes=1", "nnodes=2"))
     with pytest.raises(AutoscoutError, match="do not leave whole nodes of 8"):
