@@ -1,6 +1,7 @@
 """Determines the nodes and devices of a launch line from its launcher's flags, the configuration file of `accelerate
 launch`, the host file of `deepspeed`, or environment variables. Relative paths refer to the current directory."""
 
+import itertools
 import math
 import os
 import re
@@ -10,20 +11,11 @@ from typing import NamedTuple
 from autoscout.line import hostfile, visible_gpus
 from autoscout.line.containers import named_programs
 from autoscout.line.launch_line import Line
-from autoscout.line.recognition import frameworks, recognised
+from autoscout.line.recognition import Framework, frameworks, recognised
 from kb.records import AutoscoutError
 
 _RANKS = ("--nproc-per-node",)
 _PER_NODE = (*_RANKS, "--ntasks-per-node", "--gpus-per-node", "--num_gpus", "cluster.gpus_per_node")
-# Options of RL trainers on a Ray cluster (OpenRLHF, slime): a number of nodes and of devices per node for each role
-# (actor, critic, ...), and switches that place the later roles on the devices of the actor.
-_ROLES = (
-    *((f"--{role}-num-nodes", f"--{role}-num-gpus-per-node") for role in ("actor", "critic", "ref", "reward")),
-    ("--vllm-num-engines", "--vllm-tensor-parallel-size"),
-    ("--rollout-num-gpus",),
-)
-_SHARING = {"--colocate-all-models": _ROLES[1:], "--colocate": _ROLES[1:], "--colocate-actor-ref": (_ROLES[2],)}
-_USUAL = 8  # assumed number of devices per node of a Ray cluster
 _NODES = ("--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines", "cluster.num_nodes")
 _TOTAL = ("--num_processes", "-np")
 _TASKS = ("--ntasks", "-n")  # only for srun and mpirun, since -n has other meanings in scripts
@@ -44,7 +36,7 @@ _FLAGS_OF_A_NODE = {
     "": "--nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port}",
 }
 # Programs that start a job's processes on all nodes when called once. bash is included because its script may do so.
-REACH_ALL = {"srun", "mpirun", "mpiexec", "deepspeed", "bash"}
+REACH_ALL = {"srun", "mpirun", "mpiexec", "deepspeed", "bash", "ray"}
 _BY_MPI = "--mpirun_hostfile"
 _ONE_PROCESS = (  # reproduced by findings/accelerate-cpu-processes.sh
     "cluster: `accelerate launch --cpu` starts one process, whatever --num_processes is; for CPU ranks begin the "
@@ -105,13 +97,22 @@ def devices(line: Line) -> Devices:
 
 
 def _of_roles(line: Line) -> list[int]:
-    """Returns the devices of each node for an RL trainer that has options for each role; [] for any other line."""
-    shared = [role for flag, roles in _SHARING.items() if line.value(flag) is not None for role in roles]
-    each = [
-        math.prod(line.number((flag,)) or i for i, flag in enumerate(role)) for role in _ROLES if role not in shared
-    ]
-    total = sum(each) if each[0] else 0
-    return [_USUAL] * (total // _USUAL) if total and total % _USUAL == 0 else [total] * (total > 0)
+    """Returns the devices of each node for a trainer that has options for each of its roles; [] for any other line."""
+    trainers = [k for k in frameworks().values() if k.roles and line.number(next(iter(k.roles.values())))]
+    if not trainers:
+        return []
+
+    def of_line(known: Framework) -> int:
+        flags = (*itertools.chain(*known.roles.values()), *known.sharing)
+        return sum(line.value(flag) is not None for flag in flags)
+
+    known = max(trainers, key=of_line)  # frameworks spell some of these options alike
+    shared = {role for switch, roles in known.sharing.items() if line.value(switch) is not None for role in roles}
+    each = {role: [line.number((flag,)) for flag in flags] for role, flags in known.roles.items()}
+    asked = [numbers for role, numbers in each.items() if role not in shared and any(numbers)]
+    total = sum(math.prod(number or 1 for number in numbers) for numbers in asked)
+    usual = known.usual_devices
+    return [usual] * (total // usual) if total and total % usual == 0 else [total] * (total > 0)
 
 
 def tasks_of_a_node(line: Line) -> int:

@@ -12,9 +12,10 @@ from typing import Any, Literal
 from msgspec.structs import fields
 
 from autoscout.job.strict import converted, read_toml
+from autoscout.job.words import nearest_name
 from autoscout.line.flags import plain
 from autoscout.line.launch_line import Line
-from kb.records import Strict, Task
+from kb.records import AutoscoutError, Strict, Task
 from kb.store import default_path
 
 _SETTING = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=")
@@ -37,7 +38,9 @@ class Framework(Strict, frozen=True, kw_only=True):
     starts ranks by accelerate. `ranks_need`: environment variable without which the program starts several ranks only
     if it sees several GPUs. `reaches_all`: a single call starts all nodes. `node_devices` and `nodes`: settings for the
     devices per node and for the number of nodes. `usual_devices`: default number of devices per node. `one_device`:
-    suffix of the names of single-device recipes. `gpus`: whether the framework runs "usually" or "only" on GPUs."""
+    suffix of the names of single-device recipes. `gpus`: whether the framework runs "usually" or "only" on GPUs.
+    `roles`: for programs that start several roles on a Ray cluster, the trainer first, role → settings whose product is
+    its number of devices. `sharing`: switch → roles that it places on the trainer's devices."""
 
     about: str = ""
     task: Task = "pretrain"
@@ -60,6 +63,8 @@ class Framework(Strict, frozen=True, kw_only=True):
     usual_devices: int = 0
     one_device: str = ""
     gpus: Literal["", "usually", "only"] = ""
+    roles: dict[str, list[str]] = {}
+    sharing: dict[str, list[str]] = {}
 
     @property
     def programs(self) -> set[str]:
@@ -74,11 +79,26 @@ def own_folder() -> Path:
 
 @cache
 def contents() -> dict[str, tuple[Path, dict[str, Any]]]:
-    """Returns framework → (path, content) of its file. A user's file replaces a shipped file of the same name. Errors:
-    AutoscoutError (exit 2)."""
+    """Returns framework → (path, content) of its file. A user's file replaces a shipped file of the same name. A file
+    with `like` has the content of another file, in which the settings of its table `spelled` are renamed, and its own.
+    Errors: AutoscoutError (exit 2)."""
     folders = (Path(str(importlib.resources.files("autoscout.line"))) / "frameworks", own_folder())
     paths = {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
-    return {name: (path, read_toml(path, "framework")) for name, path in sorted(paths.items())}
+    found = {name: (path, read_toml(path, "framework")) for name, path in sorted(paths.items())}
+    for name, (path, own) in found.items():
+        if (like := own.pop("like", "")) and like not in found:
+            raise AutoscoutError(f"{path}: like = '{like}'{nearest_name(like, [*found])}", 2)
+        if like:
+            found[name] = path, {**_respelled(found[like][1], own.pop("spelled", {})), **own}
+    return found
+
+
+def _respelled(content: Any, names: dict[str, str]) -> Any:
+    if isinstance(content, dict):
+        return {names.get(key, key): _respelled(value, names) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_respelled(value, names) for value in content]
+    return names.get(content, content) if isinstance(content, str) else content
 
 
 @cache

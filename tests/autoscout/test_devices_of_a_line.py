@@ -428,7 +428,7 @@ def test_a_host_file_of_nonsense_is_said(folder):
     [
         ("torchrun --nproc-per-node '$GPUS' train.py --mbs 2", False),
         ("deepspeed train.py --mbs 2", False),
-        ("python -m openrlhf.cli.train_ppo_ray --actor.num_gpus_per_node 8 --mbs 2", False),
+        ("python -m openrlhf.cli.train_ppo_ray --actor.num_gpus_per_node 8 --mbs 2", True),
         ("torchrun --nproc-per-node 1 train.py --mbs 2", True),
         ("srun --gres=gpu:4 python train.py --mbs 2", True),
     ],

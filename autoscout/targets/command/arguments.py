@@ -147,7 +147,7 @@ def names_of(job: Job, configuration: Configuration, knobs: Mapping[str, Value |
         "hosts": "localhost",
         "port": place.port,
         "folder": place.folder,
-        "iterations": place.iterations,
+        "iterations": int(place.iterations) if place.iterations.isdecimal() else place.iterations,
         "node": place.node,
         "head": place.head,
         "ranks": place.ranks or ranks,
@@ -293,7 +293,9 @@ def _settings(
     if line.for_shell:
         return found
     for name, more in preset.follows.items():
-        acts = any(entry.name == name and knobs[name] not in (None, entry.off, entry.default) for entry in entries)
+        knob = next((entry for entry in entries if entry.name == name), None)
+        current = None if knob is None else knob.default if now(knob.sets) is None else now(knob.sets)
+        acts = knob is not None and knobs[name] not in (None, knob.off, current)
         for sets, value in more.items() if acts else ():
             found[sets] = filled(value, names, "preset") if isinstance(value, str) else value
     kept = same_batch.flag_for(job, line, names) | same_batch.flag_of_model(job, now, currently(job), knobs)

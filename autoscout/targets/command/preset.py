@@ -88,7 +88,8 @@ class Trained(Strict, frozen=True, kw_only=True):
 
     In RL, `length` is the maximum length of an answer, and `prompt` the maximum length of a prompt. `only`: setting →
     the values that can be predicted, "" if it may be absent. `told`: name=value of a setting → the name in
-    `space.derived` by which the job has to say what the line does not."""
+    `space.derived` by which the job has to say what the line does not. `grouped_experts`: whether experts run as
+    grouped products, which is what simulators price."""
 
     model: list[str]
     length: list[str]
@@ -115,6 +116,7 @@ class Trained(Strict, frozen=True, kw_only=True):
     usual_prompt: int = 0
     only: dict[str, list[str]] = {}
     told: dict[str, str] = {}
+    grouped_experts: bool = False
 
 
 class SameModel(Strict, frozen=True, kw_only=True):
@@ -146,10 +148,10 @@ class Preset(Framework, frozen=True, kw_only=True):
     value ("model.ffn // 2": half of the value). `checkpoint`: rules on checkpoints. `objective`: default objective.
     `metrics_of`: a different preset whose `metrics` also apply here. `simulated`: simulator input → expression over
     knobs; unused if the line has one of the flags in `unpriced`. `line`: `derived` names → flags of the line that set
-    them, for use in rules. `taken_by`: prefixes of setting names → classes in the packages' sources that have these
-    settings as fields. `phases`: the RL trainer whose iterations are timed by phase (phases.py). `redraws`: knobs and
-    settings that change the sampled answers. `follows`: knob → settings that are also set if the knob is neither off
-    nor at its default.
+    them ("a|b": the first that the line has), for use in rules. `taken_by`: prefixes of setting names → classes in the
+    packages' sources that have these settings as fields. `phases`: the RL trainer whose iterations are timed by phase
+    (phases.py). `redraws`: knobs and settings that change the sampled answers. `follows`: knob → settings that are
+    also set if the knob is neither off nor as in the current launch.
 
     Files: `config` is the flag that names a YAML file of settings; flags override these settings. `first`: the first
     word may name such a file. `configs`: folder in the package whose files `--config` may name without .yaml. `copies`:

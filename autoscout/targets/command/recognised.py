@@ -364,5 +364,7 @@ def _same_samples(knobs: list[dict[str, Any]], line: Line, notes: list[str]) -> 
 def _name(line: Line, known: Preset, preset_name: str) -> str:
     if known.has and line.settings_files:
         return as_name(Path(line.settings_files[0]).stem, "run")  # not the script, which several jobs can share
+    if any(word in known.recognises and "/" not in word for word in line.words if not word.endswith((".py", ".sh"))):
+        return as_name(preset_name, "run")  # a module; words that end in .py are other files
     script = next((Path(word).stem for word in line.words if word.endswith((".py", ".sh"))), preset_name or "run")
     return as_name(script, "run")

@@ -40,8 +40,13 @@ def derived(job: Job, preset: Preset) -> dict[str, str]:
     quote."""
     now = today(job)
     variables = {**command_line(job).environment, **job.launch.environment}
+
+    def of_line(flag: str) -> Value | None:
+        return variables.get(flag[4:]) if flag.startswith("env:") else now(flag)
+
     values = {
-        name: variables.get(flag[4:]) if flag.startswith("env:") else now(flag) for name, flag in preset.line.items()
+        name: next((value for flag in flags.split("|") if (value := of_line(flag)) is not None), None)
+        for name, flags in preset.line.items()
     }
     # names whose value is a text instead of a number
     quoted = {name for name, text in preset.derived.items() if text.startswith("'")}
@@ -51,7 +56,7 @@ def derived(job: Job, preset: Preset) -> dict[str, str]:
     numbers = {
         name: repr(value if isinstance(value, float) else int(value))
         for name, value in values.items()
-        if isinstance(value, int | float) and value > 0
+        if isinstance(value, int | float) and value >= 0
     }
     # the user's own knobs, whose values replace those in the line, and what no line says
     own = {knob.name for knob in job.space.knob} & preset.line.keys() | job.space.derived.keys() - preset.line.keys()

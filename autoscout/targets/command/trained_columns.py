@@ -177,7 +177,8 @@ def _lacking(job: Job, given: Settings, trained: Trained) -> str:
         return "the job has no [model] (from = its config.json, or layers, hidden, heads, vocab …)"
     if not job.traffic.seq_len:
         return "the job does not give traffic.seq_len, the tokens of a sample"
-    return "experts that run one after the other, as in Transformers, are not modelled" if job.model.experts else ""
+    apart = job.model.experts and not trained.grouped_experts
+    return "experts that run one after the other, as in Transformers, are not modelled" if apart else ""
 
 
 def not_modelled(job: Job, preset: Preset) -> list[str]:

@@ -121,7 +121,11 @@ def _with_config(line: Line, known: Preset, unread: str) -> tuple[Line, dict[str
 
 
 def _flags(known: Preset) -> list[str]:
-    return [*(knob.sets for knob in known.knob), *([known.batch.flag] if known.batch else []), *known.line.values()]
+    return [
+        *(knob.sets for knob in known.knob),
+        *([known.batch.flag] if known.batch else []),
+        *(flag for flags in known.line.values() for flag in flags.split("|")),
+    ]
 
 
 def _only_there(flags: Iterable[str], settings: Mapping[str, str], line: Line) -> list[tuple[str, str]]:
