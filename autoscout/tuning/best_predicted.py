@@ -31,7 +31,7 @@ _CLIMBED = 6  # number of layouts in which a local search looks for a configurat
 _ALIKE = 0.01  # configurations that differ by less than this share in predicted time and memory count as one
 _SHARES = (1.0, 0.85, 0.7, 0.5)  # if results break a bound, the search is repeated with these shares of each bound
 _SELDOM = 1e-3  # requests per second, few enough that no two are served at the same time
-_MANY = 64  # smaller batches are padded to this size, so that the faster method simulates all (`_first_ones`)
+_MANY = 64  # smaller batches are padded to this size, so that the faster method simulates all (`first_ones`)
 _UNLIKELY = 0.05  # a configuration that meets all limits with a lower probability is not listed
 _NOTHING = 1e-4  # relative change of the cost below which a knob has no effect
 
@@ -93,8 +93,8 @@ def ranking(
     rows, _ = newest_context(job, kb)
     past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
 
-    def predicted(some: JobSpace) -> "_PredictedRows":
-        return _PredictedRows(some, job, Simulators(job, some, rows, past=past, bases=partial(simulators_of, job)))
+    def predicted(some: JobSpace) -> "PredictedRows":
+        return PredictedRows(some, job, Simulators(job, some, rows, past=past, bases=partial(simulators_of, job)))
 
     space = _with_fixed(job, knobs) if knobs else whole
     rows_of_space = predicted(space)
@@ -125,7 +125,7 @@ def _doubtful(rows: list[Ranked]) -> bool:
 
 
 def _fewest(
-    space: JobSpace, counts: list[Knob], predicted: "Callable[[JobSpace], _PredictedRows]", count: int
+    space: JobSpace, counts: list[Knob], predicted: "Callable[[JobSpace], PredictedRows]", count: int
 ) -> list[Ranked]:
     """The best configuration for each number of devices with which the limits can be met, fewest devices first. Each
     number is searched separately, because all configurations with one number have the same cost."""
@@ -143,7 +143,7 @@ def _fewest(
     return found
 
 
-class _PredictedRows:
+class PredictedRows:
     """Predictions for configurations, given as rows of codes (indices of their knobs' values)."""
 
     def __init__(self, space: JobSpace, job: Job, simulators: Simulators, of: Job | None = None) -> None:
@@ -230,13 +230,13 @@ class _PredictedRows:
         for the configurations with the smallest `shortfall`."""
         bounds = any(True for _ in bounded(self.job, self.simulators.memory, self.simulators.any_row))
         for share in _SHARES if bounds else _SHARES[:1]:
-            found = self._first_ones(partial(self.costs, share=share), count)
+            found = self.first_ones(partial(self.costs, share=share), count)
             if len(kept := self._kept(found)):
                 return kept
         if self.job.objective.metric == HIGHEST_RATE:
             self._alone().chosen(count)
         if bounds:
-            nearest = self._first_ones(self.shortfall, count)
+            nearest = self.first_ones(self.shortfall, count)
             nearest = np.array([self._nearer(row) for row in nearest[:_CLIMBED]] or nearest, dtype=np.int16)
             if len(kept := self._kept(nearest)):
                 return kept
@@ -248,14 +248,14 @@ class _PredictedRows:
                 raise AutoscoutError(f"{self._nothing()}; {self._missed(nearest)}", 3)
         raise AutoscoutError(fits_nowhere(self.space) or self._nothing(), 3)
 
-    def _alone(self) -> "_PredictedRows":
+    def _alone(self) -> "PredictedRows":
         """Predictions for one request at a time. A configuration that breaks a limit at this load breaks it at any
         load."""
         limits = [f"{metric} <= {bound:g}" for metric, bound in latency_limits(self.job.objective)]
         objective = Objective(minimize=constraint(limits[0])[0], constraints=limits)
         traffic = msgspec.structs.replace(self.job.traffic, rate=_SELDOM, requests=REQUESTS_PER_LOAD)
         job = msgspec.structs.replace(self.job, objective=objective, traffic=traffic)
-        return _PredictedRows(
+        return PredictedRows(
             self.space, job, Simulators(job, self.space, [], bases=partial(simulators_of, job)), self.job
         )
 
@@ -274,7 +274,7 @@ class _PredictedRows:
             row, missed = neighbours[least], found[least]
         return row
 
-    def _first_ones(self, order: Costs, count: int) -> np.ndarray:
+    def first_ones(self, order: Costs, count: int) -> np.ndarray:
         """The best rows of each layout. In a large space, even a few rows are simulated with the method for many, so
         that their costs are comparable."""
 
@@ -326,7 +326,7 @@ class _PredictedRows:
     def plain(self, codes: np.ndarray, costs: np.ndarray) -> np.ndarray:
         """Replaces each row by the configuration of the same layout and cost that is most similar to the reference, and
         sorts the rows by cost. `costs`: the cost of each row, simulated by itself."""
-        nearest, now = np.array([self._nearest(row, self.costs) for row in codes]), costs.copy()
+        nearest, now = np.array([self.nearest(row, self.costs) for row in codes]), costs.copy()
         moved = (nearest != codes).any(axis=1)
         now[moved] = self._each(nearest[moved])
         same = now <= costs * (1 + self.alike)
@@ -336,7 +336,7 @@ class _PredictedRows:
         """The cost of each row, simulated by itself, because single rows are simulated more exactly."""
         return np.array([float(self.costs(row[None])[0]) for row in codes])
 
-    def _nearest(self, row: np.ndarray, order: Costs) -> np.ndarray:
+    def nearest(self, row: np.ndarray, order: Costs) -> np.ndarray:
         """The configuration of the row's layout and cost that is nearest to the reference. Request rates are so coarse
         that a nearer configuration may even be better; with other metrics, a better one has its own place in the
         ranking."""
@@ -382,7 +382,7 @@ class _PredictedRows:
 
     def _missed(self, codes: np.ndarray) -> str:
         """A sentence on the limits that the configuration with the smallest shortfall is predicted to break."""
-        nearest = self._nearest(codes[int(np.argmin(self.shortfall(codes)))], self.shortfall)[None]
+        nearest = self.nearest(codes[int(np.argmin(self.shortfall(codes)))], self.shortfall)[None]
         missed = [
             f"{bound.text} is predicted to be {bound.predicted.value[0]:,.4g}"
             for bound in bounded(self.job, self.simulators.memory, self.simulators.columns_of(nearest))

@@ -10,18 +10,23 @@ from autoscout.targets.jobs import JobSpace
 from autoscout.targets.launch import words
 from autoscout.targets.target import names, target, target_of
 from autoscout.tuning.best_predicted import PredictedRanking, ranking
-from kb.records import AutoscoutError, Configuration, Job
+from autoscout.tuning.predicted_front import Compromise, predicted_front, second_of
+from kb.records import AutoscoutError, Configuration, Job, Value
 
 
 class EngineRanking(msgspec.Struct, frozen=True):
-    """The best configurations of an engine by prediction. `line`: the launch line of the best one ("" for several
-    servers behind a router). `ranking`: None if the engine cannot serve the job, for the reason `refused`."""
+    """The best configurations of an engine by prediction, and its Pareto front, each with its launch line ("" for
+    several servers behind a router). `second`: the front's second metric. `ranking`: None if the engine cannot serve
+    the job, for the reason `refused`."""
 
     engine: str
     job: Job
     ranking: PredictedRanking | None = None
     line: str = ""
     refused: str = ""
+    second: str = ""
+    front: list[Compromise] = []
+    lines: list[str] = []
 
 
 def over_engines(space: JobSpace, job: Job, kb: Path | None, count: int) -> list[EngineRanking]:
@@ -45,7 +50,18 @@ def over_engines(space: JobSpace, job: Job, kb: Path | None, count: int) -> list
 
 
 def _ranked(engine: str, space: JobSpace, job: Job, kb: Path | None, count: int) -> EngineRanking:
-    found = ranking(space, job, kb, count)
-    launch = target_of(job).launch(job, Configuration(found.best[0].configuration))
-    line = "" if launch.servers else shlex.join([*launch.program, *itertools.chain(*words(launch))])
-    return EngineRanking(engine, job, found, line)
+    found, second = ranking(space, job, kb, count), second_of(job.objective)
+    return EngineRanking(
+        engine,
+        job,
+        found,
+        _line(job, found.best[0].configuration),
+        second=second.metric if second else "",
+        front=(front := predicted_front(space, job, second, kb) if second else []),
+        lines=[_line(job, each.configuration) for each in front],
+    )
+
+
+def _line(job: Job, knobs: dict[str, Value]) -> str:
+    launch = target_of(job).launch(job, Configuration(knobs))
+    return "" if launch.servers else shlex.join([*launch.program, *itertools.chain(*words(launch))])

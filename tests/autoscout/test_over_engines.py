@@ -1,5 +1,6 @@
 """One question over engines: the same model, load, limits and devices on vLLM, SGLang and TensorRT-LLM."""
 
+import itertools
 from pathlib import Path
 
 import msgspec
@@ -8,6 +9,7 @@ import verbs
 
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning.over_engines import EngineRanking, over_engines
+from autoscout.tuning.predict import predict
 from kb.records import AutoscoutError, Job
 from tui.printing import predictions
 
@@ -82,7 +84,7 @@ def test_what_serves_no_model_is_refused():
 def test_the_table_has_all_engines_and_a_line_of_each(tmp_path):
     job_of(tmp_path, "vllm", "serve", "Qwen/Qwen3-8B")
     shown = verbs.run("predict", tmp_path / "job.toml", "--best", "1", "--engines").stdout
-    table, lines = shown.split("\n\n")
+    table, *_, lines = shown.split("\n\n")
     assert {row.split()[0] for row in table.splitlines()[2:]} == {"vllm", "sglang", "tensorrt-llm"}
     assert "(your present launch)" in table
     assert "\ntensorrt-llm: trtllm-serve Qwen/Qwen3-8B" in lines
@@ -96,3 +98,35 @@ def test_no_row_is_called_the_present_launch_if_that_has_no_prediction(tmp_path,
     unknown = msgspec.structs.replace(own, ranking=msgspec.structs.replace(own.ranking, reference=None))
     predictions.over_engines([unknown, *others])
     assert "present launch" not in capsys.readouterr().out
+
+
+def test_the_front_of_each_engine_has_no_beaten_row_and_a_line_each(tmp_path, capsys):
+    job = job_of(tmp_path, "vllm", "serve", "Qwen/Qwen3-8B", "--tensor-parallel-size", "2")
+    found = over_engines(JobSpace.of_job(job), job, None, 1)
+    for each in found:
+        assert each.ranking is not None
+        assert each.second == "tpot_mean_ms"
+        assert each.front[0].x >= each.ranking.best[0].value * 0.99, "it begins with the best in the objective"
+        for before, after in itertools.pairwise(each.front):
+            assert after.x < before.x
+            assert after.y < before.y
+        assert len(each.lines) == len(each.front)
+        assert all(line.split()[0] in ("vllm", "python", "trtllm-serve") for line in each.lines)
+    predictions.over_engines(found)
+    shown = capsys.readouterr().out
+    assert "V: vllm, S: sglang, T: tensorrt-llm; none is better in both than these:" in shown
+    assert "tpot_mean_ms\n" in shown
+
+
+def test_a_front_holds_the_limits_and_the_second_objective_is_its_other_axis(tmp_path):
+    job_of(tmp_path, "vllm", "serve", "Qwen/Qwen3-8B", "--tensor-parallel-size", "2")
+    text = (tmp_path / "job.toml").read_text()
+    goals = 'also = ["minimize ttft_p99_ms"]\nconstraints = ["tpot_mean_ms <= 9"]'
+    (tmp_path / "job.toml").write_text(text.replace("[objective]", f"[objective]\n{goals}"))
+    job = load_job(tmp_path / "job.toml")
+    own = over_engines(JobSpace.of_job(job), job, None, 1)[0]
+    assert own.second == "ttft_p99_ms"
+    assert own.front
+    for each in own.front:
+        kept = predict(JobSpace.of_job(job), each.configuration, None).bounds[0]
+        assert kept.value <= 9 * 1.02

@@ -10,13 +10,17 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
+import numpy as np
 
 from autoscout.job.objective import from_metric
 from autoscout.job.words import listed, several
+from autoscout.search.hypervolume import front
 from autoscout.simulate.grounds import Ground
 from autoscout.targets.target import reference_of
 from autoscout.tuning.predict import Predicted, PredictedMemory
+from autoscout.tuning.predicted_front import second_of
 from kb.records import Job
+from tui.draw.plot import cloud
 from tui.text import metric, number, table
 
 if TYPE_CHECKING:
@@ -30,6 +34,7 @@ _MOST_GROUPS = 12
 _FAR = 0.1  # probabilities to run out of memory by software version are shown if they differ by more than this
 _SURE = 0.995  # the probability to meet the limits is only shown if it is lower than this
 _CHANCES = 40  # width of a bar for a probability of 100 %
+_SERVERS = "several servers; `autoscout export` prints them"
 
 
 def predicted(job: Job, found: Predicted) -> None:
@@ -151,8 +156,30 @@ def over_engines(found: list[EngineRanking]) -> None:
         rows.append((found[0].engine, job, reference))
     rows.sort(key=lambda each: (_breaks(each[2]), -_gain(each[1], each[2], base)))
     click.echo(_rows_table(rows, job, base, reference) + "\n")
+    _front(found)
     for each in found:
-        click.echo(f"{each.engine}: {each.refused or each.line or 'several servers; `autoscout export` prints them'}")
+        click.echo(f"{each.engine}: {each.refused or each.line or _SERVERS}")
+
+
+def _front(found: list[EngineRanking]) -> None:
+    """Prints the Pareto fronts of all engines as a picture, and the launch lines of the best of all."""
+    points = [(point, line, each) for each in found for point, line in zip(each.front, each.lines, strict=True)]
+    if len(points) < 2:
+        return
+    goals = found[0].job.objective, second_of(found[0].job.objective)
+    costs = np.array([[from_metric(goals[0], p.x), from_metric(goals[1] or goals[0], p.y)] for p, _, _ in points])
+    best = {tuple(row) for row in front(costs).tolist()}
+    marks = {each.engine: each.engine[0].upper() for each in found}
+    width = min(shutil.get_terminal_size((80, 24)).columns, 100) - 2
+    drawn = [(p.x, p.y, marks[each.engine], "") for p, _, each in points]
+    ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
+    click.echo(cloud(width, 12, drawn, goals[0].metric, found[0].second, ascii_only).plain)
+    named = listed(f"{mark}: {engine}" for engine, mark in marks.items() if any(p[2].engine == engine for p in points))
+    click.echo(f"{named}; none is better in both than these:\n")
+    for at in sorted((i for i, row in enumerate(costs.tolist()) if tuple(row) in best), key=lambda i: costs[i][0]):
+        point, line, each = points[at]
+        click.echo(f"{marks[each.engine]} {number(point.x):>9} {number(point.y):>9}  {line or _SERVERS}")
+    click.echo("")
 
 
 def _rows_table(rows: list[tuple[str, Job, Ranked]], own: Job, base: Ranked, reference: Ranked | None) -> str:
