@@ -10,17 +10,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
-import numpy as np
 
 from autoscout.job.objective import from_metric
 from autoscout.job.words import listed, several
-from autoscout.search.hypervolume import front
 from autoscout.simulate.grounds import Ground
 from autoscout.targets.target import reference_of
 from autoscout.tuning.predict import Predicted, PredictedMemory
-from autoscout.tuning.predicted_front import second_of
 from kb.records import Job
-from tui.draw.plot import cloud
 from tui.text import metric, number, table
 
 if TYPE_CHECKING:
@@ -163,6 +159,12 @@ def over_engines(found: list[EngineRanking]) -> None:
 
 def _front(found: list[EngineRanking]) -> None:
     """Prints the Pareto fronts of all engines as a picture, and the launch lines of the best of all."""
+    import numpy as np
+
+    from autoscout.search.hypervolume import front  # imports scipy
+    from autoscout.tuning.predicted_front import second_of
+    from tui.draw.plot import cloud
+
     points = [(point, line, each) for each in found for point, line in zip(each.front, each.lines, strict=True)]
     if len(points) < 2:
         return
