@@ -93,7 +93,7 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
         turned = memory_bound(hw, latent.moved(x, tokens, b), hw.elementwise.bandwidth)
         up = np.where(x.kv_lora_rank > 0, raised.forward + turned, 0.0)
     core, core_backward = _attention(hw, x)
-    feed_forward, block, ep, ep_host = _feed_forward(hw, topology, x, tokens, own)
+    feed_forward, block, ep = _feed_forward(hw, topology, x, tokens, own)
     plain_forward, plain_backward, activation, norms = _elementwise(hw, x, own, b)
     beside = _adapters(hw, x, tokens, b)
 
@@ -101,7 +101,7 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
     backward = projections.backward + core_backward + feed_forward.backward + plain_backward + beside[1]
     (tp_forward, bare_forward), (tp_backward, bare_backward) = _tensor_parallel(hw, topology, x, tokens * x.hidden * b)
     cp, cp_backward = _context_parallel(hw, topology, x, tokens, b)
-    host_forward, host_backward = issued(hw, x, ep_host)
+    host_forward, host_backward = issued(hw, x)
     return Times(
         forward=forward,
         backward=backward,
@@ -253,15 +253,15 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
 
 def _feed_forward(
     hw: Hardware, topology: Topology, x: Inputs, tokens: Array, own: Array
-) -> tuple[_Linear, Array, Array, Array]:
+) -> tuple[_Linear, Array, Array]:
     """(compute seconds, seconds of the forward pass that block recomputation repeats, seconds of expert communication
-    per pass, operators in addition to a dense layer's), each averaged over layers with and without experts."""
+    per pass), each averaged over layers with and without experts."""
     wide = np.where(x.gated > 0, 2.0, 1.0)
     # The fused activation quantizes its output for the next GEMM; backward, its gradient for the previous GEMM.
     dense = _linear(hw, x, tokens, wide * x.ffn / x.tp, x.hidden, fusible="dy", gathered="x")
     dense = dense + _linear(hw, x, tokens, x.hidden, x.ffn / x.tp, fusible="x", gathered="dy")
     if not np.any(x.experts):
-        return dense, dense.forward, np.zeros(1), np.zeros(1)
+        return dense, dense.forward, np.zeros(1)
     experts = np.maximum(x.experts, 1)
     local = np.maximum(experts / x.ep, 1)
     routed = own * x.topk * IMBALANCE * x.etp  # tokens per rank, gathered from all etp ranks
@@ -290,14 +290,12 @@ def _feed_forward(
         x.etp > 1, 2 * topology.all_gather(size * x.etp, x.etp, np.ones(1)), 0.0
     )
     is_moe = x.experts > 0
-    one_by_one = np.where(x.te > 0, 0.0, 3 * local)  # without grouped GEMM, one launch per expert
     plain = x.dense_layers / x.layers
     mixed = [(1 - plain) * some + plain * none for some, none in zip(sparse, dense, strict=True)]
     return (
         _Linear(*(np.where(is_moe, mean, none) for mean, none in zip(mixed, dense, strict=True))),
         np.where(is_moe, (1 - plain) * sparse.forward, dense.forward),
         np.where(is_moe, (1 - plain) * ep, 0.0),
-        np.where(is_moe, (1 - plain) * (10 + one_by_one + np.where(x.shared_ffn > 0, 4.0, 0.0)), 0.0),
     )
 
 
