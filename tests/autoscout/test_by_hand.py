@@ -328,6 +328,17 @@ def _weights(layers: float) -> float:
     return layers * LAYER + 2 * 33_554_432
 
 
+def test_grouped_products_are_launched_at_once_for_all_experts_and_others_one_by_one():
+    slow = msgspec.structs.replace(COMPUTE, host=msgspec.structs.replace(COMPUTE.host, forward_us=1e6))
+    given = {"experts": 16, "topk": 2, "expert_ffn": 1024}
+
+    def launched(**more: int) -> float:
+        return layer(slow, **given, **more)["host_forward"]
+
+    assert launched(te=1, ep=1) == launched(te=1, ep=8) > 3 * layer(slow, te=1)["host_forward"]
+    assert launched(te=0, ep=1) - launched(te=0, ep=8) == about(3 * (16 - 2))
+
+
 def test_a_device_waits_for_a_slow_host():
     """10 operators a layer forward, 14 backward; what they compute meanwhile does not wait."""
     slow = msgspec.structs.replace(COMPUTE, host=msgspec.structs.replace(COMPUTE.host, forward_us=1e5, backward_us=1e5))

@@ -13,8 +13,9 @@ Array = np.ndarray
 # the backward pass, the adapters' weight gradients replace those of the four frozen GEMMs.) ADAPTED_SENT: additional
 # collectives with tensor parallelism, two for the adapters' inner values and one for an output.
 ADAPTED, ADAPTED_SENT = (10.0, 6.0), 3.0
-# Operators per pass that experts add to a dense layer's: with Transformer Engine's grouped GEMMs; and otherwise, to
-# which a launch for each of an expert's GEMMs and its activation is added.
+# Operators per pass that experts add to a dense layer's. GROUPED: with Transformer Engine's grouped GEMMs; fitted to
+# Megatron-Bridge's Qwen3-30B-A3B on H100, a layer of which takes 9.4 to 9.7 ms for one sequence, with 8 as with 16
+# experts a rank (docs/lab/simulators-training.md). APART: otherwise, besides three launches for each expert.
 GROUPED, APART = 34.0, 10.0
 
 

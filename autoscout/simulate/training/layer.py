@@ -303,8 +303,8 @@ def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Ar
     """((n,) seconds forward, (n,) backward) of a layer's adapters: two thin, memory-bound GEMMs each, as in NeMo.
     Dropout reads the input and writes it with a mask, a GEMM reads it, and the output is written, scaled and added to
     the frozen GEMM's output. The backward pass moves as much and sums two gradients. Without dropout, a GEMM reads the
-    input, and the output is written and added (lora.py of NeMo AutoModel). If fused (TEFusedLoRALinear),
-    GEMMs scale and accumulate, one of two inputs has 8 bits, a mask one bit per value."""
+    input, and the output is written and added (lora.py of NeMo AutoModel). If fused (TEFusedLoRALinear), GEMMs scale
+    and accumulate, one of two inputs has 8 bits, a mask one bit per value."""
     if not np.any(x.lora > 0):
         return np.zeros(1), np.zeros(1)
     half = 0.5 * tokens * adapter_width(x) / x.tp * b  # bytes of inputs; outputs are about as large
@@ -312,12 +312,9 @@ def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Ar
     def moved(passes: float, kernels: float) -> Array:
         return np.where(x.lora > 0, memory_bound(hw, passes * half, hw.elementwise.bandwidth, kernels), 0.0)
 
-    plain, fused = (moved(3.5 + 6.0, 12), moved(7.5 + 4.0, 12)), (moved(2.8 + 2.0, 6), moved(5.1 + 2.0, 10))
-    kept = moved(1.0 + 4.0, 10), moved(5.0 + 2.0, 10)
-    forward, backward = (
-        np.where(x.op_fuser > 0, one, np.where(x.adapter_dropout > 0, two, three))
-        for one, two, three in zip(fused, plain, kept, strict=True)
-    )
+    ways = [x.op_fuser > 0, x.adapter_dropout == 0]
+    forward = np.select(ways, [moved(2.8 + 2.0, 6), moved(1.0 + 4.0, 10)], moved(3.5 + 6.0, 12))
+    backward = np.select(ways, [moved(5.1 + 2.0, 10), moved(5.0 + 2.0, 10)], moved(7.5 + 4.0, 12))
     if hub.on(x):
         theirs = [
             memory_bound(hw, size, hw.elementwise.bandwidth)
