@@ -7,8 +7,8 @@ from test_by_hand import COMPUTE, MEMORY, about, inputs, layer, links
 
 from autoscout.simulate.training.layer import layer_times
 from autoscout.simulate.training.memory import Memory
-from autoscout.simulate.training.step import Training
 from autoscout.simulate.training.stage import stage
+from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.training_tables import columns_of, of_row
 
 TOKENS, HIDDEN, FFN = 4096, 1024, 4096

@@ -24,7 +24,8 @@ def issued(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     adapted = np.where(x.lora > 0, np.where(x.op_fuser > 0, ADAPTED[1], ADAPTED[0]), 0.0)
     products = np.where(x.adapters > 0, 5 + np.where(x.gated > 0, 2.0, 1.0), 2.0)
     adapted = np.where((x.hub > 0) & (x.lora > 0), hub.ISSUED * products, adapted)
-    forward, backward = (np.where(x.attention > 0, 10.0, 13.0) + _of_experts(x) + adapted + rings for rings in ring.operators(x))
+    layer = np.where(x.attention > 0, 10.0, 13.0) + _of_experts(x) + adapted
+    forward, backward = (layer + rings for rings in ring.operators(x))
     split = 2.0 * np.where(x.sp > 0, 2, 1) + np.where(x.lora > 0, ADAPTED_SENT, 0.0)
     collectives = np.where(x.tp > 1, split, 0.0) + np.where(x.ep > 1, 2.0 * (1 - x.dense_layers / x.layers), 0.0)
     messages = ring.steps(x)  # ring messages; backward sends one more
