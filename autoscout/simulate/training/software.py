@@ -29,7 +29,7 @@ Array = np.ndarray
 UNKNOWN = "unknown"
 TELLING = 3.0  # a job's rows together count as at most this many independent rows, as their errors correlate; assumed
 KNOWN = -1  # code of rows with an empty `software`, whose columns state all that software determines
-_BITS = 40  # a code of `settled` has this many bits for conditions; its higher bits number the record that a row names
+_BITS = 44  # a code of `settled` has this many bits for conditions; its higher bits number the record that a row names
 When = tuple[tuple[str, tuple[Any, ...]], ...]  # a condition: pairs of a column and its range or allowed names
 _SHAPED = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "seq_len", "ffn", "params", "vocab", "experts", "expert_ffn",
