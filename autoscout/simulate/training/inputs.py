@@ -21,6 +21,7 @@ DEFAULTS: dict[str, Any] = {
     "vocab": 51200.0,  # GPT-2's, padded as Megatron does
     "experts": 0.0,
     "topk": 2.0,
+    "expert_bias": 0.0,  # 1: experts have biases and clamped gates (expert_biases.py)
     "shared_ffn": 0.0,  # width of the shared experts, which every token passes through
     "dense_layers": 0.0,  # number of leading layers without experts
     "bias": 1.0,
@@ -132,7 +133,7 @@ TIMES_ONLY = frozenset({
     "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "tp_comm_dgrad", "overlap_p2p",
     "dispatcher", "per_node", "node_gb_s", "kinds_gb_s", "power_cap", "norm_copy", "grads_apart", "graphs", "op_fuser",
     "transposes", "gathered_bytes", "cp_comm", "fp8_attention", "reduced_each", "reduce_elements", "in_turn",
-    "dp_channels", "cp_channels", "drained", "adapter_dropout",
+    "dp_channels", "cp_channels", "drained", "adapter_dropout", "expert_bias",
 })  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import Hardware
 from autoscout.simulate.hardware.roofline import batched_gemm, flash, flash_backward, gemm, memory_bound
+from autoscout.simulate.training import expert_biases
 from autoscout.simulate.training import hub_layers as hub
 from autoscout.simulate.training import latent_attention as latent
 from autoscout.simulate.training import ring_attention as ring
@@ -271,16 +272,16 @@ def _feed_forward(
     router = _linear(hw, x, own, experts, x.hidden)
     b = 4 if x.dtype == "fp32" else 2
     permute = memory_bound(hw, 4.0 * b * routed * x.hidden, hw.elementwise.bandwidth, 4)
+    biases = [permute + memory_bound(hw, size, hw.elementwise.bandwidth) for size in expert_biases.moved(x, routed)]
     sparse = _Linear(
-        local * (up.forward + down.forward) + router.forward + permute,
-        local * (up.backward + down.backward) + router.backward + permute,
+        local * (up.forward + down.forward) + router.forward + biases[0],
+        local * (up.backward + down.backward) + router.backward + biases[1],
     )
     if np.any(x.shared_ffn):
         widest = np.maximum(x.shared_ffn, 1) / x.tp
         shared = _linear(hw, x, tokens, wide * widest, x.hidden) + _linear(hw, x, tokens, x.hidden, widest)
         sparse = sparse + _Linear(*(np.where(x.shared_ffn > 0, part, 0.0) for part in shared))
-    size = own * x.topk * x.hidden * b
-    stride = np.where(x.etp > 1, x.tp, 1)
+    size, stride = own * x.topk * x.hidden * b, np.where(x.etp > 1, x.tp, 1)
     swapped = 2 * (topology.all_to_all(size * IMBALANCE, x.ep, stride) + topology.late(x.ep))
     once = topology.all_to_all(size * IMBALANCE, x.ep, stride, own * x.hidden * b * IMBALANCE, x.topk)
     swapped = np.where(x.dispatcher == 2, 2 * (once + topology.late(x.ep)), swapped)
@@ -289,8 +290,7 @@ def _feed_forward(
     ep = np.where(x.dispatcher == 1, gathered, swapped) + np.where(
         x.etp > 1, 2 * topology.all_gather(size * x.etp, x.etp, np.ones(1)), 0.0
     )
-    is_moe = x.experts > 0
-    plain = x.dense_layers / x.layers
+    is_moe, plain = x.experts > 0, x.dense_layers / x.layers
     mixed = [(1 - plain) * some + plain * none for some, none in zip(sparse, dense, strict=True)]
     return (
         _Linear(*(np.where(is_moe, mean, none) for mean, none in zip(mixed, dense, strict=True))),
