@@ -34,7 +34,7 @@ CAUSES = {
     "silicon*-trtllm H200 | ttft_mean_ms": "requests wait outside of the engine, unknown",
     "silicon*-trtllm H200 | tpot_mean_ms": "DeepSeek-R1 in 1.1 with few users, perhaps guessed tokens",
     "silicon: silicon-vllm H200 *": "rows of 0.12 faster than their prompts can be read; perhaps a column is missing",
-    "train_end_to_end: megatron_bridge *": "gpt-oss is 20 to 30 % slower on every device, unknown",
+    "train_end_to_end: megatron_bridge *": "releases of one recipe differ by up to twice; gpt-oss in bf16",
 }
 _SIDE, _GAP, _TOP, _COLUMNS = 130, 44, 64, 7  # side of a panel; distance between panels; room for titles; panels a row
 _LETTERS = 28  # of a title that fit
