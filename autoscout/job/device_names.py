@@ -58,6 +58,16 @@ def capability_of(name: str) -> float:
     return known.capability if known else UNKNOWN_CAPABILITY
 
 
+def per_tray_of(name: str) -> float:
+    """Returns the number of devices per host, if an island spans the hosts of a rack; 0 otherwise."""
+    known = record_of(name)
+    return float(known.per_tray) if known else 0.0
+
+
+# Figures of devices that conditions in the records of engines may name.
+DEVICE_FIGURES = {"capability": capability_of, "per_tray": per_tray_of}
+
+
 def small_steps(name: str) -> bool:
     """Whether vLLM uses its smaller default batch sizes on the device, according to [serving.kernels] of the record."""
     known = contents().get(stem_of(name), {})

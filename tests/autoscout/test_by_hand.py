@@ -328,6 +328,33 @@ def _weights(layers: float) -> float:
     return layers * LAYER + 2 * 33_554_432
 
 
+def test_grouped_products_are_launched_at_once_for_all_experts_and_others_one_by_one():
+    slow = msgspec.structs.replace(COMPUTE, host=msgspec.structs.replace(COMPUTE.host, forward_us=1e6))
+    given = {"experts": 16, "topk": 2, "expert_ffn": 1024}
+
+    def launched(**more: int) -> float:
+        return layer(slow, **given, **more)["host_forward"]
+
+    assert launched(te=1, ep=1) == launched(te=1, ep=8) > 3 * layer(slow, te=1)["host_forward"]
+    assert launched(te=0, ep=1) - launched(te=0, ep=8) == about(3 * (16 - 2))
+
+
+def test_biases_and_clamped_gates_of_experts_are_operators_of_their_own():
+    """Of two layers of 1,024 by 512 with a gate: 8 and 10 bytes an element of the first one's output, 28 and 40 of the
+    second one's."""
+
+    def more(topk: int) -> list[float]:
+        given = {"experts": 16, "topk": topk, "expert_ffn": 512, "gated": 1}
+        plain, biased = layer(MEMORY, **given), layer(MEMORY, **given, expert_bias=1)
+        return [biased[way] - plain[way] for way in ("forward", "backward")]
+
+    forward, backward = more(2)
+    least = 1e-9 * 2 * 4096 * (8 * 2 * 512 + 28 * 1024)  # of 4,096 tokens; the busiest rank has more than the mean
+    assert least < forward < 1.2 * least
+    assert backward / forward == about((10 * 2 * 512 + 40 * 1024) / (8 * 2 * 512 + 28 * 1024))
+    assert more(4) == [about(2 * forward), about(2 * backward)]
+
+
 def test_a_device_waits_for_a_slow_host():
     """10 operators a layer forward, 14 backward; what they compute meanwhile does not wait."""
     slow = msgspec.structs.replace(COMPUTE, host=msgspec.structs.replace(COMPUTE.host, forward_us=1e5, backward_us=1e5))

@@ -41,7 +41,7 @@ SPARSE: dict[str, list[Any]] = {
     "experts": [0, 1, 8, 16], "topk": [1, 2], "expert_ffn": [0, 1792], "ep": [1, 2, 4], "etp": [1, 1, 2],
     "dispatcher": ["alltoall", "allgather", "flex"], "lora": [0, 0, 1, 2], "adapters": [0, 1], "lora_rank": [8, 16],
     "adapter_width": [NAN, 9000], "frozen_layers": [0, 0, 2], "packing": [0, 1], "packed_share": [0.5, 1],
-    "packed_context": [NAN, 512], "norms": [1, 2, 4],
+    "packed_context": [NAN, 512], "norms": [1, 2, 4], "adapter_dropout": [0, 1], "expert_bias": [0, 1],
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from test_by_hand import COMPUTE, MEMORY, about, inputs, layer, links
 from autoscout.simulate.training.layer import layer_times
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.stage import stage
+from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.training_tables import columns_of, of_row
 
 TOKENS, HIDDEN, FFN = 4096, 1024, 4096
@@ -70,3 +71,17 @@ def test_an_optimizer_that_is_not_one_kernel_copies_all_that_it_trains(ranks: in
     said = Memory().predict(columns_of([row, {**row, "framework": "transformers 5.1"}])).value
     assert said[0] == pytest.approx(peak, rel=0.04)
     assert said[1] < 0.85 * said[0]
+
+
+def test_automodels_pipelines_recompute_where_its_summary_says_nothing() -> None:
+    row = {
+        "framework": "NeMo AutoModel", "gpu": "NVIDIA H100 80GB HBM3", "layers": 64, "hidden": 5120, "heads": 40,
+        "kv_heads": 8, "ffn": 27648, "vocab": 152064, "seq_len": 4096, "global_batch": 32, "micro_batch": 1, "lora": 1,
+        "n_gpus": 8, "pp": 4, "vpp": 8,
+    }  # fmt: skip
+
+    def seconds(**more: object) -> float:
+        return float(Training().predict(columns_of([{**row, **more}])).value[0])
+
+    assert seconds(recompute="none") == seconds(recompute="full")
+    assert seconds(recompute="none", pp=1, vpp=1) < 0.8 * seconds(recompute="full", pp=1, vpp=1)

@@ -7,7 +7,7 @@ from autoscout.simulate.joules import COMPUTING, WAITING, TrainingEnergy
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.software import members, mixed, probabilities, settled, variants
 from autoscout.simulate.training.step import Training
-from autoscout.simulate.validation.training_tables import columns_of
+from autoscout.simulate.validation.training_tables import columns_of, of_row
 
 LAYOUTS = {
     "layers": 40, "hidden": 5120, "heads": 40, "ffn": 13824, "gated": 1, "bias": 0, "vocab": 128000, "seq_len": 2048,
@@ -220,6 +220,9 @@ def test_samples_that_are_padded_take_the_slow_kernel_of_attention_until_rows_te
     assert abs(np.log(4.7 / before.value[0])) < 1.645 * before.error[0]
     model.fit(row, np.array([4.7]))
     assert model.predict(row).value[0] == pytest.approx(4.7, rel=0.05)
+    alone = row | {"mbs": 1}  # one sample is as long as itself
+    flash = float(Training().predict({**alone, "attention": "flash"}).value[0])
+    assert Training().predict(alone).value[0] == pytest.approx(flash, rel=0.1)
 
 
 def test_a_release_that_is_named_leaves_open_what_it_leaves_open():
@@ -236,6 +239,13 @@ def test_a_release_that_is_named_leaves_open_what_it_leaves_open():
     alone = {"n_gpus": 1, "global_batch": 1, "seq_len": 512, "zero_stage": 0}
     peaks = [float(Memory().predict(columns_of([one | alone])).value[0]) for one in rows]
     assert peaks[3] < peaks[0] < peaks[1] == peaks[2]  # Adam in one kernel since 5
+
+
+def test_recipes_of_racks_replay_routers_in_graphs():
+    row = {"framework": "Megatron-Bridge", "model": "Qwen3_30B_a3B", "precision": "bf16"}
+    assert [of_row({**row, "gpu": gpu}).get("graphs") for gpu in ("GB200", "B200", "H100")] == [1, None, None]
+    dense = {**row, "model": "LLAMA3_70B", "gpu": "GB200"}
+    assert "graphs" not in of_row(dense)
 
 
 def test_rows_of_one_number_format_say_less_of_another():

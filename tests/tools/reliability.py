@@ -25,16 +25,16 @@ GOALS = {
 }
 # Causes that docs/lab/unsaid.md documents; `unknown` where it looked and found none.
 CAUSES = {
-    "automodel: *": "its five pipeline rows state no recomputation, which their recipes set",
+    "automodel: *": "pipelines with tensor parallelism: the host dispatches DTensors from Python",
     "cloudrift: * RTX *": "the host's work for a sequence, measured on slower hosts",
-    "llmtrainer: * | step_time_s": "masks of padded samples; adapters unknown",
-    "llmtrainer: * | peak_memory_gib": "10^9 bytes, stated as GiB",
+    "llmtrainer: * | step_time_s": "a loop of its own: which attention, adapters without autocast, launches that wait",
+    "llmtrainer: * | peak_memory_gib": "reserved, in 10^9 bytes; a loss of 16-bit logits",
     "mlenergy: * B200 *": "27 ms a step more with answers of 8,000 tokens, unknown",
     "mlperf_train: llama31_405b GB300 *": "no precision stated",
     "silicon*-trtllm H200 | ttft_mean_ms": "requests wait outside of the engine, unknown",
     "silicon*-trtllm H200 | tpot_mean_ms": "DeepSeek-R1 in 1.1 with few users, perhaps guessed tokens",
     "silicon: silicon-vllm H200 *": "rows of 0.12 faster than their prompts can be read; perhaps a column is missing",
-    "train_end_to_end: megatron_bridge *": "experts: recomputation is not stated, kernels are issued singly",
+    "train_end_to_end: megatron_bridge *": "releases of one recipe differ by up to twice; gpt-oss in bf16",
 }
 _SIDE, _GAP, _TOP, _COLUMNS = 130, 44, 64, 7  # side of a panel; distance between panels; room for titles; panels a row
 _LETTERS = 28  # of a title that fit

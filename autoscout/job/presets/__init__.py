@@ -11,7 +11,9 @@ from typing import Any
 # Dimensions of latent attention, named as in config.json.
 LATENT = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 # Keys of models.toml that are not fields of [model].
-_FURTHER = ("like", "also", "preset", "context", "stored", "as_published", "window", "windowed_layers", "sinks")
+_FURTHER = (
+    "like", "also", "preset", "context", "stored", "as_published", "window", "windowed_layers", "sinks", "expert_bias",
+)  # fmt: skip
 
 
 @functools.cache

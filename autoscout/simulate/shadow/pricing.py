@@ -19,7 +19,7 @@ from autoscout.simulate.hardware.device import Hardware
 from autoscout.simulate.shadow.overlap_replay import REPLICAS, ReplayedExchange, replayed, supposed
 from autoscout.simulate.shadow.pipeline_replay import ends
 from autoscout.simulate.shadow.traced import Chunk, Rank, Timed
-from autoscout.simulate.training.inputs import BALANCED
+from autoscout.simulate.training.layer import IMBALANCE
 from autoscout.simulate.training.stage import HIDDEN_TP, NCCL_MULTIPROCESSORS
 from autoscout.simulate.training.step import STRAGGLER
 from kb.records import Value
@@ -155,7 +155,7 @@ def _of_the_busiest(ranks: Sequence[Rank], plain: Sequence[Rank], on: Setting) -
     even = next((r for r in plain if tilted and r.rank == tilted.rank), None)
     if not tilted or not even:
         return None
-    share = (BALANCED - 1) / (tilted.imbalance - 1)
+    share = (IMBALANCE - 1) / (tilted.imbalance - 1)
     passes = [(stage.forward, stage.backward) for stage in (_stage(tilted, on, None), _stage(even, on, None))]
     return [
         [

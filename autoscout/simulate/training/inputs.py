@@ -11,7 +11,6 @@ from autoscout.simulate.combinations import distinct
 from autoscout.simulate.member import Columns
 from kb.records import AutoscoutError
 
-BALANCED = 1.1  # `imbalance` with a load-balancing auxiliary loss; assumed
 REQUIRED = ("layers", "hidden", "heads", "seq_len")  # to predict times, global_batch is also required
 
 # Values of absent or empty columns. A string names another column.
@@ -22,7 +21,7 @@ DEFAULTS: dict[str, Any] = {
     "vocab": 51200.0,  # GPT-2's, padded as Megatron does
     "experts": 0.0,
     "topk": 2.0,
-    "imbalance": BALANCED,  # tokens of the busiest expert rank, relative to the mean
+    "expert_bias": 0.0,  # 1: experts have biases and clamped gates (expert_biases.py)
     "shared_ffn": 0.0,  # width of the shared experts, which every token passes through
     "dense_layers": 0.0,  # number of leading layers without experts
     "bias": 1.0,
@@ -100,8 +99,10 @@ DEFAULTS: dict[str, Any] = {
     "ce_fusion": np.nan,  # loss: 1: Transformer Engine's in-place kernel; 0: plain operators; NaN: unknown
     "lora": 0.0,  # 1: LoRA; 2: QLoRA (frozen weights in 4 bits); 0: full training
     "adapters": 0.0,  # 0: adapters on queries and values; 1: on every linear layer
+    "adapter_dropout": 1.0,  # 1: adapters drop inputs and scale outputs; 0: they scale only their inner values
     "lora_rank": 16.0,  # the rank of MLPerf's llama2_70b_lora
-    "adapter_width": np.nan,  # summed input and output widths of linear layers with adapters; NaN: those of attention
+    # summed input and output widths of linear layers with adapters; NaN: those of attention, and with `adapters` all
+    "adapter_width": np.nan,
     "frozen_layers": 0.0,  # number of leading layers that are frozen, with the embedding; 0: all layers are trained
     # packing: 1 if a sequence contains several samples; packed_share: sequences per sample; packed_context: mean length
     # of a sample, weighted by tokens
@@ -132,7 +133,7 @@ TIMES_ONLY = frozenset({
     "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "tp_comm_dgrad", "overlap_p2p",
     "dispatcher", "per_node", "node_gb_s", "kinds_gb_s", "power_cap", "norm_copy", "grads_apart", "graphs", "op_fuser",
     "transposes", "gathered_bytes", "cp_comm", "fp8_attention", "reduced_each", "reduce_elements", "in_turn",
-    "dp_channels", "cp_channels", "drained",
+    "dp_channels", "cp_channels", "drained", "adapter_dropout", "expert_bias",
 })  # fmt: skip
 
 

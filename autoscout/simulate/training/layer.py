@@ -12,6 +12,7 @@ import numpy as np
 from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import Hardware
 from autoscout.simulate.hardware.roofline import batched_gemm, flash, flash_backward, gemm, memory_bound
+from autoscout.simulate.training import expert_biases
 from autoscout.simulate.training import hub_layers as hub
 from autoscout.simulate.training import latent_attention as latent
 from autoscout.simulate.training import ring_attention as ring
@@ -42,6 +43,7 @@ MASKED = 0.21
 # Relative speed of fused attention with dropout, forward and backward, which draws a random number per score.
 # flash-attention's pull request 2597 states 75 to 85 % and 60 to 70 % (GB200).
 DROPPED = (0.80, 0.65)
+IMBALANCE = 1.1  # tokens of the busiest expert rank relative to the mean, with a load-balancing auxiliary loss; assumed
 # Bytes moved per logit by the loss, forward and backward: with plain PyTorch kernels (from Mist's gpt-post-process on
 # A100, without its matrix product), and with fused kernels.
 LOSS_BYTES = (35.0, 12.0)
@@ -92,7 +94,7 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
         turned = memory_bound(hw, latent.moved(x, tokens, b), hw.elementwise.bandwidth)
         up = np.where(x.kv_lora_rank > 0, raised.forward + turned, 0.0)
     core, core_backward = _attention(hw, x)
-    feed_forward, block, ep, ep_host = _feed_forward(hw, topology, x, tokens, own)
+    feed_forward, block, ep = _feed_forward(hw, topology, x, tokens, own)
     plain_forward, plain_backward, activation, norms = _elementwise(hw, x, own, b)
     beside = _adapters(hw, x, tokens, b)
 
@@ -100,7 +102,7 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
     backward = projections.backward + core_backward + feed_forward.backward + plain_backward + beside[1]
     (tp_forward, bare_forward), (tp_backward, bare_backward) = _tensor_parallel(hw, topology, x, tokens * x.hidden * b)
     cp, cp_backward = _context_parallel(hw, topology, x, tokens, b)
-    host_forward, host_backward = issued(hw, x, ep_host)
+    host_forward, host_backward = issued(hw, x)
     return Times(
         forward=forward,
         backward=backward,
@@ -252,18 +254,17 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
 
 def _feed_forward(
     hw: Hardware, topology: Topology, x: Inputs, tokens: Array, own: Array
-) -> tuple[_Linear, Array, Array, Array]:
+) -> tuple[_Linear, Array, Array]:
     """(compute seconds, seconds of the forward pass that block recomputation repeats, seconds of expert communication
-    per pass, operators in addition to a dense layer's), each averaged over layers with and without experts."""
+    per pass), each averaged over layers with and without experts."""
     wide = np.where(x.gated > 0, 2.0, 1.0)
     # The fused activation quantizes its output for the next GEMM; backward, its gradient for the previous GEMM.
     dense = _linear(hw, x, tokens, wide * x.ffn / x.tp, x.hidden, fusible="dy", gathered="x")
     dense = dense + _linear(hw, x, tokens, x.hidden, x.ffn / x.tp, fusible="x", gathered="dy")
     if not np.any(x.experts):
-        return dense, dense.forward, np.zeros(1), np.zeros(1)
-    experts = np.maximum(x.experts, 1)
+        return dense, dense.forward, np.zeros(1)
+    experts, busiest = np.maximum(x.experts, 1), np.where(x.ep > 1, IMBALANCE, 1.0)
     local = np.maximum(experts / x.ep, 1)
-    busiest = np.where(x.ep > 1, x.imbalance, 1.0)
     routed = own * x.topk * busiest * x.etp  # tokens per rank, gathered from all etp ranks
     each = routed / local
     up = _linear(hw, x, each, wide * x.expert_ffn / x.etp, x.hidden)
@@ -271,16 +272,16 @@ def _feed_forward(
     router = _linear(hw, x, own, experts, x.hidden)
     b = 4 if x.dtype == "fp32" else 2
     permute = memory_bound(hw, 4.0 * b * routed * x.hidden, hw.elementwise.bandwidth, 4)
+    biases = [permute + memory_bound(hw, size, hw.elementwise.bandwidth) for size in expert_biases.moved(x, routed)]
     sparse = _Linear(
-        local * (up.forward + down.forward) + router.forward + permute,
-        local * (up.backward + down.backward) + router.backward + permute,
+        local * (up.forward + down.forward) + router.forward + biases[0],
+        local * (up.backward + down.backward) + router.backward + biases[1],
     )
     if np.any(x.shared_ffn):
         widest = np.maximum(x.shared_ffn, 1) / x.tp
         shared = _linear(hw, x, tokens, wide * widest, x.hidden) + _linear(hw, x, tokens, x.hidden, widest)
         sparse = sparse + _Linear(*(np.where(x.shared_ffn > 0, part, 0.0) for part in shared))
-    size = own * x.topk * x.hidden * b
-    stride = np.where(x.etp > 1, x.tp, 1)
+    size, stride = own * x.topk * x.hidden * b, np.where(x.etp > 1, x.tp, 1)
     swapped = 2 * (topology.all_to_all(size * busiest, x.ep, stride) + topology.late(x.ep))
     once = topology.all_to_all(size * busiest, x.ep, stride, own * x.hidden * b * busiest, x.topk)
     swapped = np.where(x.dispatcher == 2, 2 * (once + topology.late(x.ep)), swapped)
@@ -289,23 +290,21 @@ def _feed_forward(
     ep = np.where(x.dispatcher == 1, gathered, swapped) + np.where(
         x.etp > 1, 2 * topology.all_gather(size * x.etp, x.etp, np.ones(1)), 0.0
     )
-    is_moe = x.experts > 0
-    one_by_one = np.where(x.te > 0, 0.0, 3 * local)  # without grouped GEMM, one launch per expert
-    plain = x.dense_layers / x.layers
+    is_moe, plain = x.experts > 0, x.dense_layers / x.layers
     mixed = [(1 - plain) * some + plain * none for some, none in zip(sparse, dense, strict=True)]
     return (
         _Linear(*(np.where(is_moe, mean, none) for mean, none in zip(mixed, dense, strict=True))),
         np.where(is_moe, (1 - plain) * sparse.forward, dense.forward),
         np.where(is_moe, (1 - plain) * ep, 0.0),
-        np.where(is_moe, (1 - plain) * (10 + one_by_one + np.where(x.shared_ffn > 0, 4.0, 0.0)), 0.0),
     )
 
 
 def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Array]:
     """((n,) seconds forward, (n,) backward) of a layer's adapters: two thin, memory-bound GEMMs each, as in NeMo.
     Dropout reads the input and writes it with a mask, a GEMM reads it, and the output is written, scaled and added to
-    the frozen GEMM's output. The backward pass moves as much and sums two gradients. If fused (TEFusedLoRALinear),
-    GEMMs scale and accumulate, one of two inputs has 8 bits, a mask one bit per value."""
+    the frozen GEMM's output. The backward pass moves as much and sums two gradients. Without dropout, a GEMM reads the
+    input, and the output is written and added (lora.py of NeMo AutoModel). If fused (TEFusedLoRALinear), GEMMs scale
+    and accumulate, one of two inputs has 8 bits, a mask one bit per value."""
     if not np.any(x.lora > 0):
         return np.zeros(1), np.zeros(1)
     half = 0.5 * tokens * adapter_width(x) / x.tp * b  # bytes of inputs; outputs are about as large
@@ -313,8 +312,9 @@ def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Ar
     def moved(passes: float, kernels: float) -> Array:
         return np.where(x.lora > 0, memory_bound(hw, passes * half, hw.elementwise.bandwidth, kernels), 0.0)
 
-    plain, fused = (moved(3.5 + 6.0, 12), moved(7.5 + 4.0, 12)), (moved(2.8 + 2.0, 6), moved(5.1 + 2.0, 10))
-    forward, backward = (np.where(x.op_fuser > 0, *both) for both in zip(fused, plain, strict=True))
+    ways = [x.op_fuser > 0, x.adapter_dropout == 0]
+    forward = np.select(ways, [moved(2.8 + 2.0, 6), moved(1.0 + 4.0, 10)], moved(3.5 + 6.0, 12))
+    backward = np.select(ways, [moved(5.1 + 2.0, 10), moved(5.0 + 2.0, 10)], moved(7.5 + 4.0, 12))
     if hub.on(x):
         theirs = [
             memory_bound(hw, size, hw.elementwise.bandwidth)

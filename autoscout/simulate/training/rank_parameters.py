@@ -79,7 +79,9 @@ def adapter_width(x: Inputs) -> Array:
     """(n,) summed input and output widths of the linear layers with adapters in a transformer layer."""
     attended = x.heads * x.head_dim
     attention = (x.hidden + attended + 2 * x.kv_heads * x.head_dim) + (attended + x.hidden)
-    return np.where(np.isnan(x.adapter_width), attention, x.adapter_width)
+    feed_forward = np.where(x.gated > 0, 3.0, 2.0) * x.ffn + 2 * x.hidden
+    every = attention + np.where(x.adapters > 0, feed_forward, 0.0)
+    return np.where(np.isnan(x.adapter_width), every, x.adapter_width)
 
 
 def frozen_layers(x: Inputs) -> Array:

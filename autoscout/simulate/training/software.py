@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autoscout.job.device_names import capability_of
+from autoscout.job.device_names import DEVICE_FIGURES
 from autoscout.simulate.combinations import Combinations
 from autoscout.simulate.engine_records import PROVENANCE, Family, families
 from autoscout.simulate.member import Columns
@@ -29,7 +29,7 @@ Array = np.ndarray
 UNKNOWN = "unknown"
 TELLING = 3.0  # a job's rows together count as at most this many independent rows, as their errors correlate; assumed
 KNOWN = -1  # code of rows with an empty `software`, whose columns state all that software determines
-_BITS = 40  # a code of `settled` has this many bits for conditions; its higher bits number the record that a row names
+_BITS = 44  # a code of `settled` has this many bits for conditions; its higher bits number the record that a row names
 When = tuple[tuple[str, tuple[Any, ...]], ...]  # a condition: pairs of a column and its range or allowed names
 _SHAPED = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "seq_len", "ffn", "params", "vocab", "experts", "expert_ffn",
@@ -156,13 +156,14 @@ def settled(columns: Columns, device: str = "") -> Columns:
         return columns
     if not np.any(said != ""):
         return {name: value for name, value in columns.items() if name != "software"}
-    asked = sorted({name for when in _conditions() for name, _ in when} | {*_SHAPED} - {"capability"})
+    asked = sorted({name for when in _conditions() for name, _ in when} | {*_SHAPED} - {*DEVICE_FIGURES})
     few, of = Combinations(columns, asked).of()
     n = int(of.max()) + 1
     bits = np.zeros(n, dtype=np.int64)
     for rows, some in by_precision(few):
         x = complete(some)
-        own = {"dtype": np.array([x.dtype]), "capability": _capabilities(some, device)}
+        own = {"dtype": np.array([x.dtype])}
+        own |= {name: _of_devices(name, some, device) for name in DEVICE_FIGURES}
         for bit, when in enumerate(_conditions()):
             held = holds(when, lambda name, own=own, x=x, some=some: own[name] if name in own else _read(x, some, name))
             bits[rows] |= np.where(held, 1 << bit, 0)
@@ -178,9 +179,9 @@ def _read(x: Any, columns: Columns, name: str) -> Array:
     return getattr(x, name) if hasattr(x, name) else np.asarray(columns.get(name, np.nan), dtype=float)
 
 
-def _capabilities(columns: Columns, device: str) -> Array:
+def _of_devices(figure: str, columns: Columns, device: str) -> Array:
     names = np.atleast_1d(np.asarray(columns["gpu"], dtype=str)) if "gpu" in columns else devices(columns, device)
-    each = {name: capability_of(name) for name in {*names}}
+    each = {name: DEVICE_FIGURES[figure](name) for name in {*names}}
     return np.array([each[name] for name in names]) if "gpu" in columns else np.array([min(each.values())])
 
 

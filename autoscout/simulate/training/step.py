@@ -62,9 +62,9 @@ _SENT = (*Exchange._fields, "optimizer")
 # Columns that affect the time of a layer. Spaces have thousands of configurations per combination of their values.
 _SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk",
-    "expert_ffn", "shared_ffn", "dense_layers", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te",
-    "dropout", "deterministic", "fused_norm", "fused_activation", "fused_gate", "ce_fusion",
-    "norm_copy", "grads_apart", "hub", "adapters", "bias", "op_fuser", "transposes",
+    "expert_ffn", "expert_bias", "shared_ffn", "dense_layers", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp",
+    "attention", "te", "dropout", "deterministic", "fused_norm", "fused_activation", "fused_gate", "ce_fusion",
+    "norm_copy", "grads_apart", "hub", "adapters", "adapter_dropout", "bias", "op_fuser", "transposes",
     "tp_comm_dgrad", "cp_comm", "fp8_attention", "lora",
     "lora_rank", "adapter_width", "packing", "packed_context", "dispatcher", "per_node", "node_gb_s", "kinds_gb_s",
     "grad_bytes", "learned_positions", "cp_channels",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.job.device_names import capability_of
+from autoscout.job.device_names import DEVICE_FIGURES
 from autoscout.simulate.engine_records import NEWEST, PROVENANCE, family_of, release_of, standing_for
 from autoscout.simulate.training.inputs import DEFAULTS
 from autoscout.simulate.training.software import holds, members, when_of
@@ -51,8 +51,8 @@ class Trainer:
         which apply conditions themselves."""
 
         def value(name: str) -> np.ndarray:
-            if name == "capability":
-                return np.array([capability_of(str(x.get("gpu", "")))])
+            if name in DEVICE_FIGURES:
+                return np.array([DEVICE_FIGURES[name](str(x.get("gpu", "")))])
             said = self.release if name == "release" else x.get(name, DEFAULTS.get(name, np.nan))
             return np.array([said])
 

@@ -16,6 +16,7 @@ MAY_BE_0 = (
     "overlap_param", "tp_comm_overlap", "tp_comm_dgrad", "overlap_p2p", "overlap_experts", "te", "dropout",
     "deterministic", "fused_norm", "fused_activation", "fused_gate", "norm_copy", "foreach", "grads_apart", "graphs",
     "op_fuser", "transposes", "fp8_attention", "split_loss", "lora", "adapters", "packing",
+    "adapter_dropout", "expert_bias",
 )  # fmt: skip
 NAMES = (
     "gpu", "dtype", "ar", "ar_method", "ar_modules", "attention", "dispatcher", "cp_comm", "framework", "software",

@@ -30,7 +30,7 @@ Row = Mapping[str, Any]
 # Columns that are read in addition to those of column_names.py.
 ALSO_READ = ("suite", "case", "sharding", "gpu_mem_gb", "transformer_impl", "vpp_layers", "bf16", "fp8")
 _SIZES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "tied")
-_OF_EXPERTS = ("experts", "topk", "expert_ffn")
+_OF_EXPERTS = ("experts", "topk", "expert_ffn", "expert_bias")
 _MOST = 1e13  # larger numbers must be mistakes
 _SHARES = re.compile(r"\[[^\]]*\]")  # a list of recomputed shares, one per stage
 
