@@ -138,7 +138,7 @@ def _settings(file: Path) -> dict[str, str]:
     """Returns the settings of a YAML or TOML file, with names that include their sections.
 
     Errors: AutoscoutError (exit 2) for an unreadable file."""
-    content = read_toml(file, "settings") if file.suffix == ".toml" else settings_files.read([file])
+    content = read_toml(file, "settings file") if file.suffix == ".toml" else settings_files.read([file])
     scalars = ((name, value) for name, value in nested.leaves(content) if not isinstance(value, list))
     return {name: as_text(value) for name, value in scalars if value is not None}
 
