@@ -38,7 +38,9 @@ def test_an_idle_pair_takes_a_prompt_a_transfer_and_a_step():
     e = setup({**SHAPE, **LONG, **alone}, device("a100"), 1).engine
     prompt = said("ttft_mean_ms", **alone, **TOGETHER)
     once, each = link_of(e)
-    more = said("ttft_mean_ms", **alone, **APART) - prompt - 1e3 * (once + 4000 * each)
+    through = setup({**SHAPE, **LONG, **alone}, device("a100"), 1)  # the answering server has a front end, too
+    between = through.front_end_s + through.request_s + through.hand_over_s + once + 4000 * each
+    more = said("ttft_mean_ms", **alone, **APART) - prompt - 1e3 * float(between[0])
     assert 0 < more < 1.5 * said("tpot_mean_ms", **alone, **TOGETHER)
     assert said("tpot_mean_ms", **alone, **APART) == pytest.approx(said("tpot_mean_ms", **alone, **TOGETHER), rel=0.02)
 
@@ -99,3 +101,16 @@ def test_many_configurations_at_once_are_predicted_like_few():
 def test_the_error_is_wider():
     errors = [ServingSimulator("ttft_mean_ms").predict({**SHAPE, **LONG, "rate": 1.0, **p}).error for p in (APART, {})]
     assert errors[0] > errors[1]
+
+
+def test_servers_behind_a_router_share_no_experts():
+    """vLLM spreads a mixture's experts over the engines of one server only."""
+    mixture = {**SHAPE, "experts": 8.0, "topk": 2.0, "expert_ffn": 14336.0, "rate": 1.0, **LONG}
+
+    def weights(dp: float, router: str) -> float:
+        columns = {**mixture, "tp": 2.0, "dp": dp, "router": np.array([router])}
+        return float(setup(columns, device("a100"), 1).memory.weights_gib[0])
+
+    whole = weights(1.0, "engine")
+    assert weights(4.0, "engine") < 0.5 * whole
+    assert weights(4.0, "round_robin") == weights(4.0, "consistent_hash") == whole

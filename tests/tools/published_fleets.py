@@ -5,10 +5,10 @@ believes may be chosen on half a.
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_fleets a|b [--rows] [--source eagle]
 
 Columns: `reads`, `answers`: engines × devices of each, for prompts alone and for the others; `users`: of a closed loop,
-or else `rate` per second. `more`: further columns of the simulator, and of the load: `spread` (half the range of lengths
-by their mean), `lengths`, and for requests about `documents`, each `asked` so many different questions: the figures are
-those after every question was asked once. Times to the first token are left out where a benchmark asked the same prompts
-before. Sources:
+or else `rate` per second. `more`: further columns of the simulator, and of the load: `spread` (half the range of
+lengths by the mean), `lengths`, `across` (prompts are read on other nodes, whose links are not expressed), and for requests about `documents`, each `asked` so many different questions: the
+figures are those after every question was asked once. Times to the first token are left out where a benchmark asked
+the same prompts before. Sources:
 
     eagle         gist of a benchmark of EAGLE-3 with NixlConnector, without the runs that guess (vLLM c4e744dbd)
     pace          ealbalas/disaggregated-prefill-decode-research @ aa134bb, results/dynamo
@@ -17,7 +17,7 @@ before. Sources:
     llm-d-pd      llm-d/llm-d @ 027a053, guides/pd-disaggregation (H200), and a report of v0.8.0 (H100); its tokens are
                   counted again by another tokenizer, so the throughput is 250 times its requests per second
     llm-d-router  llm-d/llm-d @ 17e359c and 53c5b20, guides/optimized-baseline/benchmark-results: a Kubernetes service
-                  (taken for turns) against llm-d's prefix affinity (taken for vllm-router's cache_aware)
+                  (random) against llm-d's prefix affinity (taken for vllm-router's cache_aware)
 
 Not expressed: DeepSeek-V3 on 96 H100 (lmsys.org/blog/2025-05-05-large-scale-ep), whose figures are per phase and with
 redundant experts; llm-d's transfers of caches between equal engines; routers whose load is a trace that is not told.
@@ -47,8 +47,7 @@ from tests.tools.published_serving import METRICS, compare, lengths, of_serving
 
 Row = dict[str, Any]
 TABLE = Path(__file__).with_suffix(".csv")
-_OF_LOAD = ("spread", "lengths", "documents", "asked")
-_OURS = ("prefill", "prefill_tp", "router", "per_node", "node_gb_s")  # columns that tables of single engines lack
+_OURS = ("prefill", "prefill_tp")  # columns that tables of single engines lack
 _WARM_RATE = 15.0  # requests per second while each question is asked for the first time
 
 
@@ -74,8 +73,9 @@ def predicted(row: Row) -> dict[str, tuple[float, float]]:
     """Our metric → (prediction, its log standard deviation), for the measured metrics."""
     plain = {name: value for name, value in row.items() if name not in ("users", "rate", *METRICS)}
     columns: dict[str, Any] = columns_of_rows([{**plain, "requests": 1}])[0]
-    columns |= {name: np.array([float(row[name])]) for name in _OURS if name in row and name != "router"}
+    columns |= {name: np.array([float(row[name])]) for name in _OURS if name in row}
     columns |= {"router": np.array([row["router"]])} if "router" in row else {}
+    columns["engines_apart"] = np.ones(1)  # servers of their own share no experts
     metrics = [metric for metric in METRICS if metric in row]
     if "documents" in row:
         return _after_warm_up(row, columns, metrics)
@@ -135,7 +135,8 @@ def main() -> None:
 
 
 def _names(row: Row) -> tuple[str, str]:
-    return "all", f"{row['source']} {row['model']} {'apart' if 'reads' in row else 'together'}"
+    kind = "together" if "reads" not in row else "across nodes" if "across" in row else "apart"
+    return "all", f"{row['source']} {row['model']} {kind}"
 
 
 def _label(row: Row) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.simulate.serving.fleet_run import apart, continues, link_s, load_of_traffic, policy_of, readers
+from autoscout.simulate.serving.fleet_run import apart, continues, link_s, load_of_traffic, readers
 from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.router_policies import rules_of
 from autoscout.simulate.serving.setup import Setup
 from kb.records import Traffic
 
@@ -44,8 +45,7 @@ def _found(columns: Mapping[str, Any], s: Setup) -> np.ndarray:
         again += sum(size for node, size in path if node in seen)
         seen.update(node for node, _ in path)
         seen.add(answer)
-    deals = np.array([policy_of(str(name))["deals"] for name in np.ravel(columns.get("router", "engine"))])
-    stays = np.where(np.isin(deals, _KEEPS), 1.0, 1 / s.replicas)
+    stays = np.where(np.isin(rules_of(columns, n), _KEEPS), 1.0, 1 / s.replicas)
     common = np.where(s.prefix_caching, s.shared_prefix // s.block * s.block, 0.0)
     return np.where(s.prefix_caching, np.maximum(again / len(paths.prompts) - common, 0.0) * stays, 0.0)
 
@@ -53,9 +53,9 @@ def _found(columns: Mapping[str, Any], s: Setup) -> np.ndarray:
 def _apart(s: Setup, reading: Setup, wanted: Collection[str] | None) -> Found:
     one, each = np.ones_like(s.output_len), np.ones(101)
     reading = replace(reading, found=s.found, output_len=one, output_quantiles=each)
-    writing = replace(s, found=np.maximum(s.input_len - 1, 0.0), shared_prefix=0 * one, front_end_s=0 * one)
+    writing = replace(s, found=np.maximum(s.input_len - 1, 0.0), shared_prefix=0 * one)
     link_once, link_each = link_s(reading.engine)
-    sent = 1e3 * (link_once + link_each * s.input_len)
+    sent = 1e3 * (s.hand_over_s + link_once + link_each * s.input_len)
 
     def at(rate: np.ndarray, some: Collection[str] | None) -> Found:
         open_load = {"rate": rate, "concurrency": 0 * one}

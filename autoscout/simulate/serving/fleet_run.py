@@ -4,10 +4,8 @@ latter with nine runs measured by dstack.
 
 A single engine with conversations, or with prompts that share blocks, is a fleet of one."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.serving.engine_run import EngineRun, step_times
 from autoscout.simulate.serving.engine_shapes import EngineShapes
 from autoscout.simulate.serving.one_replica import engine_of, limits_of, requests_of
+from autoscout.simulate.serving.router_policies import policy_of
 from autoscout.simulate.serving.serving_device import ServingDevice
 from autoscout.simulate.serving.serving_fleet import EngineGroup, FleetLoad, simulate_fleet
 from autoscout.simulate.serving.setup import Setup, setup
@@ -26,12 +25,6 @@ from kb.records import Traffic
 ERROR = 0.2  # additional log error of separate prefill engines; assumed
 _LOADS: dict[str, FleetLoad] = {}  # cache by traffic
 _MOST_LOADS = 8  # limit of this cache
-_ROUTERS = tomllib.loads(Path(__file__).with_name("routers.toml").read_text())
-
-
-def policy_of(router: str) -> dict[str, Any]:
-    """The policy (of routers.toml) that the knob `router` names."""
-    return _ROUTERS[router]
 
 
 def apart(columns: Mapping[str, Any], n: int) -> np.ndarray:
@@ -69,7 +62,8 @@ def run_fleet(columns: Mapping[str, Any], s: Setup, i: int) -> EngineRun | None:
             EngineGroup(count, "answers", times, limits, link_of(reading.engine)),
         ]
     router = str(np.ravel(columns.get("router", "engine"))[0])
-    return simulate_fleet(groups, policy_of(router), load, float(s.front_end_s[i] + s.request_s[i]))
+    through = float(s.front_end_s[i] + s.request_s[i])
+    return simulate_fleet(groups, policy_of(router), load, through, through + float(s.hand_over_s[i]))
 
 
 def link_of(e: EngineShapes) -> tuple[float, float]:

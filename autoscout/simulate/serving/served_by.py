@@ -137,6 +137,12 @@ class FrontEnd(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     template_s: float = 0.0
 
 
+class HandOver(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`seconds`: from one server to the next with a prompt's cache, without their front ends and the link."""
+
+    seconds: float = 0.0
+
+
 class Doubt(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Additional log errors of the engine's predictions: by metric under a sustained load (plus `arrivals` for every
     metric), for fixed `batches` (plus `unnamed` if a row names no engine), for experts in `mxfp4`, and for models with
@@ -167,6 +173,7 @@ class EngineRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: Outside
     front_end: FrontEnd
     doubt: Doubt
+    hand_over: HandOver = HandOver(source="not known", n=0)
 
 
 class _Found(NamedTuple):

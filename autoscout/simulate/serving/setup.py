@@ -22,6 +22,7 @@ from autoscout.simulate.hardware.device import usable_gib
 from autoscout.simulate.serving import engines
 from autoscout.simulate.serving.engine_shapes import EngineShapes, engine, numbers, switches
 from autoscout.simulate.serving.kv_memory import CacheMemory, memory
+from autoscout.simulate.serving.router_policies import own_servers
 from autoscout.simulate.serving.served_by import engines_of
 from autoscout.simulate.serving.serving_device import ServingDevice
 from kb.records import Job, Traffic
@@ -77,6 +78,7 @@ class Setup:
     ahead: np.ndarray
     front_end_s: np.ndarray  # seconds of a request in the API server, before and after the engine
     request_s: np.ndarray  # seconds in which a request occupies the API server's event loop
+    hand_over_s: np.ndarray  # seconds from one server to the next with a prompt's cache, without front ends and link
     batch: np.ndarray
     concurrency: np.ndarray
     rate: np.ndarray
@@ -118,6 +120,8 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     def number(name: str, default: Any) -> np.ndarray:
         return numbers(columns, name, default, n)
 
+    if "router" in columns:
+        columns["engines_apart"] = np.maximum(number("engines_apart", 0), own_servers(columns, n))
     load = _load(columns, n)
     offline = load["batch"] > 0
     known = engines_of(columns, n)
@@ -164,6 +168,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
         found=np.zeros(n),
         front_end_s=number("front_end_ms", usual.front_end_s * 1e3) * 1e-3,
         request_s=number("request_ms", usual.request_s * 1e3) * 1e-3,
+        hand_over_s=known.own(lambda one: one.hand_over.seconds),
         **load,
     )
 
