@@ -6,18 +6,19 @@ believes may be chosen on half a.
 
 Columns: `reads`, `answers`: engines × devices of each, for prompts alone and for the others; `users`: of a closed loop,
 or else `rate` per second. `more`: further columns of the simulator, and of the load: `spread` (half the range of
-lengths by the mean), `lengths`, `across` (prompts are read on other nodes, whose links are not expressed), and for requests about `documents`, each `asked` so many different questions: the
-figures are those after every question was asked once. Times to the first token are left out where a benchmark asked
-the same prompts before. Sources:
+lengths by the mean), `lengths`, `across` (prompts are read on other nodes, whose links are not expressed), and for
+requests about `documents`, each `asked` so many different questions: the figures are those after every question was
+asked once. Times to the first token are left out where a benchmark asked the same prompts before. Sources:
 
     eagle         gist of a benchmark of EAGLE-3 with NixlConnector, without the runs that guess (vLLM c4e744dbd)
     pace          ealbalas/disaggregated-prefill-decode-research @ aa134bb, results/dynamo
     study         bandham-manikanta/vllm-pd-disaggregation-study @ 8bb5ba5, docs; vLLM 0.28.1rc1
     mooncake-*    kvcache-ai/Mooncake @ 3b5a594, docs/source/performance. a10: lengths from the ratio of its figures
     llm-d-pd      llm-d/llm-d @ 027a053, guides/pd-disaggregation (H200), and a report of v0.8.0 (H100); its tokens are
-                  counted again by another tokenizer, so the throughput is 250 times its requests per second
+                  counted again by another tokenizer, so the throughput is 250 times its requests per second.
+                  The H200 together were measured with an older release, which is not told
     llm-d-router  llm-d/llm-d @ 17e359c and 53c5b20, guides/optimized-baseline/benchmark-results: a Kubernetes service
-                  (random) against llm-d's prefix affinity (taken for vllm-router's cache_aware)
+                  (taken for turns) against llm-d's prefix affinity (taken for vllm-router's cache_aware)
 
 Not expressed: DeepSeek-V3 on 96 H100 (lmsys.org/blog/2025-05-05-large-scale-ep), whose figures are per phase and with
 redundant experts; llm-d's transfers of caches between equal engines; routers whose load is a trace that is not told.
@@ -48,6 +49,7 @@ from tests.tools.published_serving import METRICS, compare, lengths, of_serving
 Row = dict[str, Any]
 TABLE = Path(__file__).with_suffix(".csv")
 _OURS = ("prefill", "prefill_tp")  # columns that tables of single engines lack
+_ALIKE = 0.05  # pairs whose logarithms differ by less have no order
 _WARM_RATE = 15.0  # requests per second while each question is asked for the first time
 
 
@@ -131,7 +133,20 @@ def main() -> None:
     parser.add_argument("--source", default="")
     options = parser.parse_args()
     some = [row for row in rows() if half(row) == options.half and row["source"].startswith(options.source)]
-    compare(some, predicted, _names, _label if options.rows else None)
+    found = {id(row): predicted(row) for row in some}
+    compare(some, lambda row: found[id(row)], _names, _label if options.rows else None)
+    pairs = [
+        (found[id(a)][metric][0] < found[id(b)][metric][0]) == (a[metric] < b[metric])
+        for a, b in itertools.combinations(some, 2)
+        for metric in METRICS
+        if _question(a) == _question(b) and metric in a and metric in b and abs(np.log(a[metric] / b[metric])) > _ALIKE
+    ]
+    print(f"\nOrder of alternatives under one load: {sum(pairs)} of {len(pairs)} pairs")
+
+
+def _question(row: Row) -> tuple[object, ...]:
+    names = ("source", "model", "gpu", "framework", "users", "rate", "requests", "input_len", "output_len", "eager")
+    return tuple(row.get(name) for name in names)
 
 
 def _names(row: Row) -> tuple[str, str]:

@@ -53,9 +53,9 @@ def _found(columns: Mapping[str, Any], s: Setup) -> np.ndarray:
 def _apart(s: Setup, reading: Setup, wanted: Collection[str] | None) -> Found:
     one, each = np.ones_like(s.output_len), np.ones(101)
     reading = replace(reading, found=s.found, output_len=one, output_quantiles=each)
-    writing = replace(s, found=np.maximum(s.input_len - 1, 0.0), shared_prefix=0 * one)
+    writing = replace(s, found=np.maximum(s.input_len - 1, 0.0), shared_prefix=0 * one, front_end_s=0 * one)
     link_once, link_each = link_s(reading.engine)
-    sent = 1e3 * (s.hand_over_s + link_once + link_each * s.input_len)
+    sent = 1e3 * (link_once + link_each * s.input_len)
 
     def at(rate: np.ndarray, some: Collection[str] | None) -> Found:
         open_load = {"rate": rate, "concurrency": 0 * one}

@@ -44,7 +44,6 @@ class FleetRouter:
         self._policy = policy
         self.block: int = policy.get("block", 0)  # tokens; 0: the policy does not look at prompts
         self._pick: Callable[[Sequence[Loaded], Sequence[int], int], int] = {
-            "random": self._random_one,
             "round_robin": self._round_robin,
             "least_load": self._least_load,
             "two_choices": self._two_choices,
@@ -68,9 +67,6 @@ class FleetRouter:
 
     def _round_robin(self, loads: Sequence[Loaded], beginnings: Sequence[int], session: int) -> int:
         return loads[self._dealt % len(loads)].number
-
-    def _random_one(self, loads: Sequence[Loaded], beginnings: Sequence[int], session: int) -> int:
-        return self._random.choice(loads).number
 
     def _least_load(self, loads: Sequence[Loaded], beginnings: Sequence[int], session: int) -> int:
         """Returns the least loaded engine; equally loaded engines take turns. With some policies, waiting requests have

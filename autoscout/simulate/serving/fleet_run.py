@@ -62,8 +62,7 @@ def run_fleet(columns: Mapping[str, Any], s: Setup, i: int) -> EngineRun | None:
             EngineGroup(count, "answers", times, limits, link_of(reading.engine)),
         ]
     router = str(np.ravel(columns.get("router", "engine"))[0])
-    through = float(s.front_end_s[i] + s.request_s[i])
-    return simulate_fleet(groups, policy_of(router), load, through, through + float(s.hand_over_s[i]))
+    return simulate_fleet(groups, policy_of(router), load, float(s.front_end_s[i] + s.request_s[i]))
 
 
 def link_of(e: EngineShapes) -> tuple[float, float]:

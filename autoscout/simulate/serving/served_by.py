@@ -38,6 +38,7 @@ class Schedule(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     both; `beside`: the host prepares the next step while the device works; `cut`: chunked prefill; `cuts_mix`: with
     chunked prefill, steps mix prompts and decodes; `eager_prompts`: steps with prompts never run from a CUDA graph;
     `reserved`: share of the running requests' remaining answers for which the cache must have room to admit another;
+    `keeps`: beginnings of prompts stay in the cache (vLLM since version 1 always does, unless it is told not to);
     `cut_beyond`: context length from which chunked prefill is on by default, `cut_step_tokens` per step (0: never)."""
 
     prompts_first: bool = False
@@ -46,6 +47,7 @@ class Schedule(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     cuts_mix: bool = True
     eager_prompts: bool = False
     reserved: float = 0.0
+    keeps: bool = False
     cut_beyond: int = 0
     cut_step_tokens: int = 0
 
@@ -137,12 +139,6 @@ class FrontEnd(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     template_s: float = 0.0
 
 
-class HandOver(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`seconds`: from one server to the next with a prompt's cache, without their front ends and the link."""
-
-    seconds: float = 0.0
-
-
 class Doubt(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Additional log errors of the engine's predictions: by metric under a sustained load (plus `arrivals` for every
     metric), for fixed `batches` (plus `unnamed` if a row names no engine), for experts in `mxfp4`, and for models with
@@ -173,7 +169,6 @@ class EngineRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: Outside
     front_end: FrontEnd
     doubt: Doubt
-    hand_over: HandOver = HandOver(source="not known", n=0)
 
 
 class _Found(NamedTuple):

@@ -22,7 +22,7 @@ from autoscout.simulate.serving.routed_engine import RoutedEngine
 from autoscout.simulate.serving.step_times import StepTimes
 
 _CHECKED, _WARM = 4, 16  # requests of an experiment before the measured ones: equivalence prompts and an open warm-up
-_END, _TRANSFER, _HANDED, _ARRIVAL = range(4)  # kinds of events, in their order at the same time
+_END, _TRANSFER, _ARRIVAL = range(3)  # kinds of events, in their order at the same time
 
 
 class FleetLoad:
@@ -54,27 +54,18 @@ class EngineGroup:
 
 
 def simulate_fleet(
-    groups: Sequence[EngineGroup],
-    policy: Mapping[str, Any],
-    load: FleetLoad,
-    delay_s: float = 0.0,
-    hand_over_s: float = 0.0,
+    groups: Sequence[EngineGroup], policy: Mapping[str, Any], load: FleetLoad, delay_s: float = 0.0
 ) -> EngineRun:
     """The run of a whole fleet. `policy`: a router's (routers.toml). `delay_s`: from sending a request until the router
-    assigns it. `hand_over_s`: from the end of a prompt that was read elsewhere until an answering engine gets it."""
-    return _Fleet(groups, policy, load, delay_s, hand_over_s).run()
+    assigns it."""
+    return _Fleet(groups, policy, load, delay_s).run()
 
 
 class _Fleet:
     def __init__(
-        self,
-        groups: Sequence[EngineGroup],
-        policy: Mapping[str, Any],
-        load: FleetLoad,
-        delay_s: float,
-        hand_over_s: float,
+        self, groups: Sequence[EngineGroup], policy: Mapping[str, Any], load: FleetLoad, delay_s: float
     ) -> None:
-        self.load, self.delay_s, self.hand_over_s = load, delay_s, hand_over_s
+        self.load, self.delay_s = load, delay_s
         self.requests, self.users = load.requests, _Users(load)
         self.engines: list[RoutedEngine] = []
         self.roles: dict[str, list[RoutedEngine]] = {}
@@ -107,14 +98,12 @@ class _Fleet:
                 at, kind, i, number = heapq.heappop(events)
                 if kind == _ARRIVAL:
                     number = self._assign(i, at, self.first)
-                elif kind == _HANDED:
-                    number = self._assign(i, at, self.last)
                 elif kind == _TRANSFER:
                     engines[number].transferred(i, at)
                 else:
                     engines[number].in_flight -= 1
                     if engines[number].requests is self.load.read_only and not math.isnan(engines[number].end[i]):
-                        heapq.heappush(events, (at + self.hand_over_s, _HANDED, i, -1))
+                        number = self._assign(i, at, self.last)
                     else:
                         for then, j in self.users.ended(i, at):
                             self._send(j, then)

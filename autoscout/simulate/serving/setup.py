@@ -78,7 +78,6 @@ class Setup:
     ahead: np.ndarray
     front_end_s: np.ndarray  # seconds of a request in the API server, before and after the engine
     request_s: np.ndarray  # seconds in which a request occupies the API server's event loop
-    hand_over_s: np.ndarray  # seconds from one server to the next with a prompt's cache, without front ends and link
     batch: np.ndarray
     concurrency: np.ndarray
     rate: np.ndarray
@@ -157,7 +156,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
         block=number("block_size", 16),
         chunked=chunked,
         long_prompt=_cap(number("long_prefill", 0)),
-        prefix_caching=switches(columns, "prefix_caching", version == 1, n),
+        prefix_caching=switches(columns, "prefix_caching", (version == 1) | known.rules(lambda e: e.schedule.keeps), n),
         version=version,
         reserved=np.where(switches(columns, "evicts", False, n), 0.0, usual.reserved),
         held=np.maximum.reduce([at_once, timeout, between, apart > 0]),
@@ -168,7 +167,6 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
         found=np.zeros(n),
         front_end_s=number("front_end_ms", usual.front_end_s * 1e3) * 1e-3,
         request_s=number("request_ms", usual.request_s * 1e3) * 1e-3,
-        hand_over_s=known.own(lambda one: one.hand_over.seconds),
         **load,
     )
 
