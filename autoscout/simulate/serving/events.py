@@ -380,7 +380,9 @@ class EngineSimulation:
         gap = each_s * min(piece, steps)
         block, seqs, phase, step, ends = self.limits.block, len(self.decoding), self.phase, self.step, self.ends
         begun, rest = step % block, steps % block
-        self.free -= steps // block * seqs + sum(phase[begun : begun + rest]) + sum(phase[: max(begun + rest - block, 0)])
+        self.free -= (
+            steps // block * seqs + sum(phase[begun : begun + rest]) + sum(phase[: max(begun + rest - block, 0)])
+        )
         stalled = 0
         if self.stall:
             stalled = 1

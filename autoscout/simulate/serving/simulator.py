@@ -232,7 +232,7 @@ def evaluate(columns: Columns, kind: str, counts: np.ndarray, metric: str = "") 
         found[metric] = np.where(fleet_run.apart(columns, n), np.nan, rates)
     else:
         for i in np.flatnonzero(exact).tolist():
-            for name, value in _once(keys[i], partial(exactly, columns, rows, i)).items():
+            for name, value in _once(keys[i], partial(exactly, columns, s, i, rows.fleets)).items():
                 found.setdefault(name, np.full(n, np.nan))[i] = value
     found.setdefault(metric, np.full(n, np.nan))
     found |= _per_device(columns, s, found["output_tokens_per_s"])
@@ -300,12 +300,12 @@ def _once(key: Any, run: Callable[[], dict[str, float]]) -> dict[str, float]:
     return _SIMULATED[key]
 
 
-def exactly(columns: Columns, rows: _Rows, i: int) -> dict[str, float]:
-    """Metrics of configuration i from the event simulation of one replica."""
-    s = rows.setup
+def exactly(columns: Columns, s: Setup, i: int, fleets: fleet_run.Fleets | None = None) -> dict[str, float]:
+    """Metrics of configuration i from the event simulation of one replica, or of a whole fleet."""
+    fleets = fleets or fleet_run.Fleets(columns, s)
     replicas = as_full(float(max(s.batch[i], s.concurrency[i])), max(int(s.replicas[i]), 1))
-    if rows.fleets.whole[i]:
-        run, replicas = rows.fleets.run(i), 1.0
+    if fleets.whole[i]:
+        run, replicas = fleets.run(i), 1.0
         if run is None:
             return {name: 0.0 if name.endswith(MORE_IS_BETTER) else np.inf for name in SERVING_METRICS}
     else:
