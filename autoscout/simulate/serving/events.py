@@ -175,7 +175,7 @@ class EngineSimulation:
         """The prompt chunks of the next step, as (sequence, tokens), including those of newly admitted requests."""
         limits, v1, waiting, before = self.limits, self.limits.version == 1, self.waiting, self.preemptions
         long_prompt = limits.long_prompt * self.stages
-        if v1:
+        if v1 and self.phase[self.step % limits.block] > self.free:
             self._reserve()
         whole = limits.batched_tokens * self.stages
         budget = whole - (len(self.decoding) if v1 else 0)
@@ -242,17 +242,17 @@ class EngineSimulation:
             if s.done + t >= s.known:
                 finished.append((s, t))
         decodes = len(self.decoding) if decode else 0
-        took = self._step_s(batch, tokens, pairs, decodes)
+        if self.requests.received:
+            took = self._step_s(batch, tokens, pairs, decodes)
+        else:
+            took = self.times.prompts(len(batch), tokens, pairs, decodes, self.context if decodes else 0)
         self.begun = self.now
         self.now += took
         self.steps += 1
         if self.holds:
             self.turns.read(alone=not decode)
         if decodes:
-            self.owed = min(self.owed, 1.0) + self.times.per_step
-            got = self._steps_in_memory(min(int(self.owed), self.ends[0][0] - self.step))
-            self.owed -= got
-            self._tokens(got, took / got, got)
+            self._tokens(got := self._gained(), took / got, got)
         else:
             self.stall += took if self.decoding else 0.0
         for s, t in batch:
@@ -266,6 +266,15 @@ class EngineSimulation:
                 if self.stages > 1:
                     s.late = self.times.under_way(t, s.known, took)
                 self._sampled_first(s)
+
+    def _gained(self) -> int:
+        """Tokens that each decoding sequence gains in a step with prompts."""
+        if self.times.per_step == 1:
+            return 1
+        self.owed = min(self.owed, 1.0) + self.times.per_step
+        got = self._steps_in_memory(min(int(self.owed), self.ends[0][0] - self.step))
+        self.owed -= got
+        return got
 
     def _step_s(self, batch: list[tuple[Sequence, int]], tokens: int, pairs: float, decodes: int) -> float:
         """Seconds of a step with prompts. With a separate prefill pool (`received`), new sequences only decode."""
@@ -377,12 +386,12 @@ class EngineSimulation:
 
     def _tokens(self, steps: int, each_s: float, piece: float) -> None:
         """Credits `steps` tokens to each decoding sequence, one per `each_s`, in pieces of `piece` tokens."""
-        gap = each_s * min(piece, steps)
+        gap = each_s * (piece if piece < steps else steps)
         block, seqs, phase, step, ends = self.limits.block, len(self.decoding), self.phase, self.step, self.ends
         begun, rest = step % block, steps % block
-        self.free -= (
-            steps // block * seqs + sum(phase[begun : begun + rest]) + sum(phase[: max(begun + rest - block, 0)])
-        )
+        self.free -= steps // block * seqs + sum(phase[begun : begun + rest])
+        if begun + rest > block:
+            self.free -= sum(phase[: begun + rest - block])
         stalled = 0
         if self.stall:
             stalled = 1

@@ -160,7 +160,8 @@ class RoutedEngine(EngineSimulation):
         self._unseen_remote = []
 
     def _decode_run(self) -> None:
-        self._reserve()
+        if self.phase[self.step % self.limits.block] > self.free:
+            self._reserve()
         self._seqs = seqs = len(self.decoding)
         if not seqs:
             return

@@ -35,13 +35,13 @@ class PromptAttention:
         """Seconds of all layers' prefill attention in one step, as in operators.prefill_us."""
         if tokens <= 0:
             return 0.0
-        seqs = max(seqs, 1e-9)
         if self.windowed:
             pairs -= self.windowed * max(pairs - tokens * self.window, 0.0)
-        length = max(tokens / seqs, 1.0)
+        seqs = seqs if seqs > 1e-9 else 1e-9
+        length = tokens / seqs if tokens > seqs else 1.0
         keys = pairs / tokens + length / 2
         width = self.heads * self.head_dim
-        compute = 4e-6 * width * pairs / self.tflops * (1 + self.short * TILE / max(keys, 1.0))
+        compute = 4e-6 * width * pairs / self.tflops * (1 + self.short * TILE / (keys if keys > 1 else 1.0))
         full = seqs * self.heads * math.ceil(length / TILE) / self.sms  # tiles per multiprocessor
         if full < 1:
             compute /= full**self.occupancy
@@ -159,8 +159,11 @@ class StepTimes:
     def prompts(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
         """Seconds of a step with `tokens` tokens of `seqs` prompts and with `decodes` decoding sequences. `pairs`:
         (query, key) pairs of the prompts under the causal mask; `context`: tokens of all decoding sequences."""
-        if self.pp == 1 and self.checked == 1:
-            once = self._alone(seqs, tokens, pairs, decodes, context)
+        if self.pp == 1 and self.checked == 1:  # `_batch` of the most frequent case
+            once = self.passes(tokens + decodes) + self.logits[seqs + decodes]
+            once += self.prompt.seconds(seqs, tokens, pairs)
+            if decodes:
+                once += self.attention[decodes] + self.per_context[decodes] * context
         else:
             m = min(max(seqs + decodes, tokens / self.budget), self.pp)
             once = self._batch(seqs, tokens, pairs, decodes, context, m)
@@ -180,14 +183,6 @@ class StepTimes:
         one_by_one = self.eager or tokens + decodes > self.graph_tokens
         seconds = self._batch(seqs, tokens, pairs, decodes, context, 1.0)
         return max(seconds, self.launches) if one_by_one else seconds
-
-    def _alone(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
-        """Like `_batch` without pipeline and speculation, the most frequent case, which therefore has a fast
-        implementation."""
-        once = self.passes(tokens + decodes) + self.logits[seqs + decodes] + self.prompt.seconds(seqs, tokens, pairs)
-        if decodes:
-            once += self.attention[decodes] + self.per_context[decodes] * context
-        return once
 
     def _batch(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int, m: float) -> float:
         """Device seconds of one of m equal micro batches of a step (arguments as for `prompts`)."""
