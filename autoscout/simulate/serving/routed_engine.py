@@ -4,6 +4,7 @@ A run of decode steps is planned as a whole, up to the first end of an answer, a
 join it."""
 
 import math
+from collections import deque
 
 from autoscout.job.requests import Requests
 from autoscout.simulate.serving.engine_run import Sequence
@@ -69,10 +70,10 @@ class RoutedEngine(EngineSimulation):
         self._set_next()
 
     def _see_all(self) -> None:
-        """Requests that have their blocks go before those that wait for blocks."""
-        for s in self.unseen:
-            (self.waiting.appendleft if s.fetched else self.waiting.append)(s)
-        self.unseen.clear()
+        """Requests that have their blocks go before those that wait for blocks, each in turn."""
+        super()._see_all()
+        if self._some_remote:
+            self.waiting = deque(sorted(self.waiting, key=lambda s: not s.fetched))
 
     def _force(self) -> None:
         if not self._fetched:  # else all blocks are taken by requests whose caches are under way
