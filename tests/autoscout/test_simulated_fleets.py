@@ -66,7 +66,14 @@ def test_users_that_wait_are_as_many_as_are_under_way(users: int):
 
 def test_prompts_whose_caches_have_come_begin_in_turn():
     """As in vLLM's queue of requests that hold blocks."""
-    full = {"prefill": 2.0, "prefill_tp": 2.0, "tp": 1.0, "dp": 1.0, "max_num_seqs": 2.0, "max_num_batched_tokens": 8192.0}
+    full = {
+        "prefill": 2.0,
+        "prefill_tp": 2.0,
+        "tp": 1.0,
+        "dp": 1.0,
+        "max_num_seqs": 2.0,
+        "max_num_batched_tokens": 8192.0,
+    }
     load = {**SHAPE, **LONG, "input_len": 500, "length_spread": 0.0, "rate": 4.0, **full}
     run = run_fleet(load, setup(load, device("a100"), 1), 0)
     assert run is not None

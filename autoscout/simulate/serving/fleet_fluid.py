@@ -25,11 +25,14 @@ def fleet_fluid(columns: Mapping[str, Any], s: Setup, wanted: Collection[str] | 
     """Like `fluid`. `columns`: of the same configurations."""
     n = len(s.replicas)
     s = replace(s, found=_found(columns, s))
-    found, split = fluid(s, wanted), np.flatnonzero(apart(columns, n))
-    if len(split):
-        some = {k: v[split] if isinstance(v, np.ndarray) and np.shape(v) == (n,) else v for k, v in columns.items()}
-        for name, values in _apart(s.of(split), readers(some, s.engine.device, len(split)), wanted).items():
-            found.setdefault(name, np.full(n, np.nan))[split] = values
+    split, found = apart(columns, n), Found()
+    if not split.any():
+        return fluid(s, wanted)
+    some = {k: v[split] if isinstance(v, np.ndarray) and np.shape(v) == (n,) else v for k, v in columns.items()}
+    pools = s.of(np.flatnonzero(split)), readers(some, s.engine.device, int(split.sum()))
+    for rows, of_rows in ((split, _apart(*pools, wanted)), (~split, fluid(s.of(np.flatnonzero(~split)), wanted))):
+        for name, values in of_rows.items():
+            found.setdefault(name, np.full(n, np.nan))[rows] = values
     return found
 
 

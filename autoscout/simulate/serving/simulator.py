@@ -36,8 +36,8 @@ _NOT_PREDICTED = ("kv_needed_tokens", "cpu_s", "joules_per_token")
 
 _SIMULATED: dict[Any, dict[str, float]] = {}  # cache: metrics of simulated runs, by all inputs
 _MOST_SIMULATED = 20_000  # limit of this cache
-_LAST: dict[Any, "_Rows"] = {}  # cache of the last few exact rows
-_MOST_LAST = 16  # limit of this cache
+_LAST: dict[Any, "_Rows"] = {}  # cache of the last few rows, or of the last many
+_MOST_LAST, _MOST_ROWS = 16, 1 << 15  # limits of this cache and of rows in it
 
 # _QUEUED: metrics that include queueing. _SPEED: the metric whose error is taken as that of the engine's speed, which
 # causes the error of the queueing. _OF_ARRIVALS: metrics that are limited by the arrival rate of an open load.
@@ -187,6 +187,7 @@ class _Rows:
     def __init__(self, columns: Columns, kind: str, n: int) -> None:
         self.columns, self.setup = columns, setup(columns, device(kind), n)
         self._swings: dict[str, np.ndarray] = {}
+        self._fluid: dict[str, np.ndarray] = {}
 
     @cached_property
     def averages(self) -> dict[str, np.ndarray]:
@@ -196,6 +197,12 @@ class _Rows:
     @cached_property
     def fleets(self) -> fleet_run.Fleets:
         return fleet_run.Fleets(self.columns, self.setup)
+
+    def fluid(self, wanted: set[str] | None) -> dict[str, np.ndarray]:
+        """The fluid model's results, with at least the wanted quantiles."""
+        if not self._fluid or wanted is None or not wanted.intersection(LATENCIES) <= self._fluid.keys():
+            self._fluid = fleet_fluid(self.columns, self.setup, wanted)
+        return {name: values.copy() for name, values in self._fluid.items()}
 
     def swing(self, metric: str, speed: np.ndarray) -> np.ndarray:
         if metric not in self._swings:
@@ -217,12 +224,12 @@ def evaluate(columns: Columns, kind: str, counts: np.ndarray, metric: str = "") 
     batches = numbers({} if "traffic" in columns else columns, "batch", 0.0, n) > 0
     exact = np.full(n, counts.sum() <= EXACT) | (batches & (counts[batches].sum() <= EXACT_BATCHES))
     keys = _keys(columns, kind, n) if exact.any() else []
-    rows = _rows(tuple(keys), columns, kind, n)
+    rows = _rows(columns, kind, n)
     s = rows.setup
     if keys and exact.all() and metric not in ("", "goodput_rps", HIGHEST_RATE):
         found = {name: values.copy() for name, values in rows.averages.items()}
     else:
-        found = fleet_fluid(columns, s, _quantiles(columns, metric))
+        found = rows.fluid(_quantiles(columns, metric))
     if metric in ("", "goodput_rps"):
         found["goodput_rps"] = found["goodput_rps"] * share_within(found, _slo(columns))
     found["kv_cache_tokens"] = s.memory.kv_tokens
@@ -246,15 +253,21 @@ def evaluate(columns: Columns, kind: str, counts: np.ndarray, metric: str = "") 
     return Evaluated(found, exact, rows)
 
 
-def _rows(keys: Hashable, columns: Columns, kind: str, n: int) -> _Rows:
-    """`keys`: cache keys of rows that are simulated exactly; () for others, which are too many to be kept."""
-    if not keys:
+def _rows(columns: Columns, kind: str, n: int) -> _Rows:
+    """Keeps the rows of the last few calls, which are those of other metrics; of many rows, those of the last call."""
+    if n > _MOST_ROWS:
         return _Rows(columns, kind, n)
-    if keys not in _LAST:
-        if len(_LAST) >= _MOST_LAST:
+    arrays = {name: np.asarray(v) for name, v in columns.items() if name not in _LABELS}
+    key = (kind, n, *((k, str(v) if v.dtype == object and not v.shape else _content(v)) for k, v in arrays.items()))
+    if key not in _LAST:
+        if n > EXACT or len(_LAST) >= _MOST_LAST:
             _LAST.clear()
-        _LAST[keys] = _Rows(columns, kind, n)
-    return _LAST[keys]
+        _LAST[key] = _Rows(columns, kind, n)
+    return _LAST[key]
+
+
+def _content(values: np.ndarray) -> Hashable:
+    return (values.dtype.str, tuple(values.tolist()) if values.dtype == object else values.tobytes())
 
 
 def _quantiles(columns: Columns, metric: str) -> set[str] | None:
