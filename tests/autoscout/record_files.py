@@ -12,7 +12,7 @@ import pytest
 from autoscout.job import device_names, device_records
 from autoscout.simulate import engine_records
 from autoscout.simulate.hardware import device as hardware_device
-from autoscout.simulate.serving import served_by, serving_device, simulator
+from autoscout.simulate.serving import engine_run, served_by, serving_device, simulator
 from autoscout.simulate.training import software
 
 _READ_ONCE = (
@@ -26,8 +26,8 @@ _READ_ONCE = (
 def forget() -> None:
     for function in _READ_ONCE:
         function.cache_clear()
-    simulator._SIMULATED.clear()
-    simulator._AVERAGES.clear()
+    for kept in (simulator._SIMULATED, simulator._LAST, engine_run._TABLES):
+        kept.clear()
 
 
 @contextmanager

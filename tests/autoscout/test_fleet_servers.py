@@ -170,3 +170,17 @@ def test_it_is_predicted_beside_engines_that_do_both():
     simulators = Simulators(job, JobSpace.of_job(job), [])
     assert 0 < simulators.predict(configuration(job, "prefill=4", "tp=4"))[0] < np.inf
     assert simulators.predict(configuration(job, "prefill=0"))[0] > 0
+
+
+def test_a_server_behind_a_router_holds_all_experts():
+    """8 × 7B in 16 bits (87 GiB) start on H100 of 80 GB if engines of one server share the experts, and only then."""
+    job = job_on(allow=["router"])
+    mixture = msgspec.structs.replace(job.model, experts=8, topk=2)
+    space = JobSpace.of_job(msgspec.structs.replace(job, model=mixture))
+
+    def rules(*given: str) -> list[str]:
+        return [v.rule for v in explain(space, parse(space, given), space.reference).violations]
+
+    assert "VK6" not in rules("dp=8", "tp=1", "router=engine")
+    assert "VK6" in rules("dp=8", "tp=1", "router=round_robin")
+    assert "VK6" not in rules("dp=4", "tp=2", "router=round_robin")

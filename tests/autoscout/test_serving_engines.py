@@ -56,6 +56,11 @@ def test_sglang_reads_prompts_in_chunks_and_keeps_its_share_of_memory_whatever_a
     assert not np.isnan(run.end_s).any()  # prompts longer than a chunk are served
 
 
+def test_sglang_keeps_beginnings_of_prompts_unless_it_is_told_not_to():
+    assert of(framework="SGLang").prefix_caching[0]
+    assert not of(framework="SGLang", prefix_caching=0.0).prefix_caching[0]
+
+
 def test_tensorrt_llm_takes_8192_tokens_a_step_and_is_in_python_since_1_0():
     new, old = (of(framework="TensorRT-LLM", version=version) for version in ("1.2.0rc1", "0.17"))
     assert (new.batched_tokens[0], new.reserved[0]) == (8192, 1.0)

@@ -224,7 +224,7 @@ def test_a_job_is_predicted_over_its_traffic():
         value = ServingSimulator(metric).predict(columns).value
         assert value.shape == (3,)
         assert np.isfinite(value).all()
-    found, by_events = evaluate(columns, "a100", np.ones(3))
+    found, by_events, _ = evaluate(columns, "a100", np.ones(3))
     assert by_events.all()
     assert found["tpot_mean_ms"][2] < found["tpot_mean_ms"][0]
 

@@ -64,6 +64,23 @@ def test_users_that_wait_are_as_many_as_are_under_way(users: int):
     assert under_way == pytest.approx(users, rel=0.25)
 
 
+def test_prompts_whose_caches_have_come_begin_in_turn():
+    """As in vLLM's queue of requests that hold blocks."""
+    full = {
+        "prefill": 2.0,
+        "prefill_tp": 2.0,
+        "tp": 1.0,
+        "dp": 1.0,
+        "max_num_seqs": 2.0,
+        "max_num_batched_tokens": 8192.0,
+    }
+    load = {**SHAPE, **LONG, "input_len": 500, "length_spread": 0.0, "rate": 4.0, **full}
+    run = run_fleet(load, setup(load, device("a100"), 1), 0)
+    assert run is not None
+    assert np.max(run.first_s - run.arrival_s) > 1.0
+    assert (np.diff(run.first_s[np.argsort(run.arrival_s)]) >= 0).all()
+
+
 def test_received_prompts_compute_one_token_and_are_read_again_when_they_lost_their_place():
     e = setup({**SHAPE, **LONG, "rate": 1.0}, device("a100"), 1).engine
     at_once = np.zeros(6), np.full(6, 512), np.full(6, 40)
@@ -99,3 +116,16 @@ def test_many_configurations_at_once_are_predicted_like_few():
 def test_the_error_is_wider():
     errors = [ServingSimulator("ttft_mean_ms").predict({**SHAPE, **LONG, "rate": 1.0, **p}).error for p in (APART, {})]
     assert errors[0] > errors[1]
+
+
+def test_servers_behind_a_router_share_no_experts():
+    """vLLM spreads a mixture's experts over the engines of one server only."""
+    mixture = {**SHAPE, "experts": 8.0, "topk": 2.0, "expert_ffn": 14336.0, "rate": 1.0, **LONG}
+
+    def weights(dp: float, router: str) -> float:
+        columns = {**mixture, "tp": 2.0, "dp": dp, "router": np.array([router])}
+        return float(setup(columns, device("a100"), 1).memory.weights_gib[0])
+
+    whole = weights(1.0, "engine")
+    assert weights(4.0, "engine") < 0.5 * whole
+    assert weights(4.0, "round_robin") == weights(4.0, "consistent_hash") == whole

@@ -72,8 +72,9 @@ def test_tabulated_steps_say_what_the_arrays_say(pp: int):
     s = setup({**SHAPE, **LOAD, **spec}, device("a100"), 1)
     times = step_times(s.engine, EngineLimits(kv_tokens=10_000, max_seqs=16, batched_tokens=512), 0)
     for seqs, context in ((2, 100), (8, 900)):
-        once = times.token(times.decode(seqs) + times.context(seqs) * context, seqs)
-        assert once == pytest.approx(float(decode_step_s(s.engine, np.array([seqs]), np.array([context]))[0]))
+        assert times.pace(seqs, context) == pytest.approx(
+            float(decode_step_s(s.engine, np.array([seqs]), np.array([context]))[0])
+        )
 
 
 def test_every_token_is_answered_and_the_cache_is_empty_at_the_end():

@@ -21,7 +21,7 @@ from autoscout.simulate.serving.engine_shapes import numbers
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.served_by import engines_of, strange_releases
 from autoscout.simulate.serving.serving_device import device
-from autoscout.simulate.serving.setup import setup
+from autoscout.simulate.serving.setup import Setup
 from kb.sizes import ONLY_EXPERTS
 
 # Log error by metric, measured on held-out models by tests/tools/serving_accuracy.py.
@@ -106,15 +106,17 @@ def _of_software(metric: str, columns: Columns, n: int) -> np.ndarray:
     return np.sqrt(other**2 + np.where(arrive, served, 0.0) ** 2 + mixture**2 + strange**2)
 
 
-def swing(metric: str, columns: Columns, kind: str, speed: np.ndarray) -> np.ndarray:
-    """(n,) change in a metric's log if the engine's speed is off by the log error `speed`; 0 for closed loops and fixed
-    batches. Near saturation, waits grow several-fold if an engine is slightly slower."""
-    s = setup(columns, device(kind), len(speed))
-    if not np.any(s.rate > 0):
-        return np.zeros(len(speed))
-    more, less = (fluid(replace(s, rate=s.rate * np.exp(by)), {metric})[metric] for by in (speed, -speed))
+def swings(metric: str, s: Setup, speed: np.ndarray) -> dict[str, np.ndarray]:
+    """For `metric` and all means: (n,) change in the log if the engine's speed is off by the log error `speed`; 0 for
+    closed loops and fixed batches. Near saturation, waits grow several-fold if an engine is slightly slower."""
+    n, opened = len(speed), s.rate > 0
+    if not np.any(opened):
+        return {metric: np.zeros(n)}
+    both = s.of(np.tile(np.arange(n), 2))
+    found = fluid(replace(both, rate=both.rate * np.exp(np.concatenate([speed, -speed]))), {metric})
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(s.rate > 0, np.nan_to_num(np.log(more / less) / 2, nan=0.0, posinf=0.0), 0.0)
+        changes = {name: np.log(v[:n] / v[n:]) / 2 for name, v in found.items() if name == metric or "_mean_" in name}
+    return {name: np.where(opened, np.nan_to_num(v, nan=0.0, posinf=0.0), 0.0) for name, v in changes.items()}
 
 
 def at_a_rate(error: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray:

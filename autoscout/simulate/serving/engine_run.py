@@ -1,5 +1,6 @@
 """The limits of a simulated engine, the result of its run, and its step times as tables."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +23,10 @@ from autoscout.simulate.serving.steps import (
 # A run would have been identical with a different cache size if it fills at most this share of that cache. The share is
 # below 1, because some engines keep blocks free.
 _FILLED = 0.98
+
+
+_TABLES: dict[Hashable, StepTimes] = {}  # cache of step times
+_MOST_TABLES = 128  # limit of this cache
 
 
 class RoomUsed(NamedTuple):
@@ -109,8 +114,17 @@ class EngineRun:
 
 
 def step_times(e: EngineShapes, limits: EngineLimits, longest: int) -> StepTimes:
-    """Tabulates the step times of one configuration (`e` has one row). `longest`: tokens of the longest request, for
-    engines that process a whole prompt in one step; 0 for all other engines."""
+    """The step times of one configuration (`e` has one row). `longest`: tokens of the longest request, for engines that
+    process a whole prompt in one step; 0 for all other engines."""
+    key = e.key(), limits.batched_tokens, limits.max_seqs, longest
+    if key not in _TABLES:
+        if len(_TABLES) >= _MOST_TABLES:
+            _TABLES.clear()
+        _TABLES[key] = _tabulated(e, limits, longest)
+    return _TABLES[key]
+
+
+def _tabulated(e: EngineShapes, limits: EngineLimits, longest: int) -> StepTimes:
     checked = 1 + int(e.guesses[0])
     most = max(limits.batched_tokens, longest, limits.max_seqs) + limits.max_seqs * (checked - 1) + COARSE
     tokens = np.concatenate([np.arange(FINE + 1), np.arange(FINE + COARSE, most + COARSE, COARSE)])

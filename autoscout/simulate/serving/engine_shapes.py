@@ -109,6 +109,11 @@ class EngineShapes:
         values = {k: v[rows] for k, v in self.__dict__.items() if k not in ("device", "latents")}
         return EngineShapes(device=self.device, latents=Latents(*(v[rows] for v in self.latents)), **values)
 
+    def key(self) -> tuple[str, bytes]:
+        """A cache key: all that a step's time depends on."""
+        values = [v for k, v in self.__dict__.items() if k not in ("device", "latents", "params_bytes")]
+        return self.device.name, np.concatenate([*values, *self.latents]).astype(float).tobytes()
+
 
 def _of_mixtures(each: np.ndarray, experts: np.ndarray, shared_ffn: np.ndarray, latents: Latents) -> np.ndarray:
     """(n,) additional kernels of a layer with experts compared to a dense layer; 0 for dense models. `each`: kernels of

@@ -159,7 +159,8 @@ class EngineSimulation:
             self._decode_run()
         else:  # the first prompt does not fit an empty engine, which only V0's watermark can cause
             self._force()
-        self._see_all()
+        if self.unseen:
+            self._see_all()
 
     def _see_all(self) -> None:
         self.waiting.extend(self.unseen)
@@ -174,7 +175,7 @@ class EngineSimulation:
         """The prompt chunks of the next step, as (sequence, tokens), including those of newly admitted requests."""
         limits, v1, waiting, before = self.limits, self.limits.version == 1, self.waiting, self.preemptions
         long_prompt = limits.long_prompt * self.stages
-        if v1:
+        if v1 and self.phase[self.step % limits.block] > self.free:
             self._reserve()
         whole = limits.batched_tokens * self.stages
         budget = whole - (len(self.decoding) if v1 else 0)
@@ -198,8 +199,8 @@ class EngineSimulation:
                 break
             # Reserves blocks for the whole prompt. vLLM allocates them chunk by chunk, with the same effect, because it
             # admits no other request before the prompt's last chunk.
-            need = self._blocks(s.known) - shared - s.fetched
-            if need + kept + self._to_come(s, need) > self.free:
+            need = -(-s.known // limits.block) - shared - s.fetched
+            if need + kept + (limits.reserved and self._to_come(s, need)) > self.free:
                 self.short = True
                 break
             waiting.popleft()
@@ -221,8 +222,6 @@ class EngineSimulation:
 
     def _to_come(self, s: Sequence, need: int) -> float:
         """Blocks reserved for future tokens, in engines that avoid preemption."""
-        if not self.limits.reserved:
-            return 0.0
         own = self._blocks(s.known + s.asked) - need
         return own + self.limits.reserved * (self.promised - (self.blocks - self.free))
 
@@ -243,37 +242,46 @@ class EngineSimulation:
             if s.done + t >= s.known:
                 finished.append((s, t))
         decodes = len(self.decoding) if decode else 0
-        took = self._step_s(batch, tokens, pairs, decodes)
+        if self.requests.received:
+            took = self._step_s(batch, tokens, pairs, decodes)
+        else:
+            took = self.times.prompts(len(batch), tokens, pairs, decodes, self.context if decodes else 0)
         self.begun = self.now
         self.now += took
         self.steps += 1
         if self.holds:
             self.turns.read(alone=not decode)
         if decodes:
-            self.owed = min(self.owed, 1.0) + self.times.per_step
-            got = self._steps_in_memory(min(int(self.owed), self.ends[0][0] - self.step))
-            self.owed -= got
-            self._tokens(got, took / got, got)
+            self._tokens(got := self._gained(), took / got, got)
         else:
             self.stall += took if self.decoding else 0.0
         for s, t in batch:
             s.done += t
         if finished:
-            gone = {s.id for s, _ in finished}
-            self.prefilling = [s for s in self.prefilling if s.id not in gone]
+            self.prefilling = [s for s in self.prefilling if s.done < s.known]
             if self.prefix and not self.prefix_ready:
                 self.prefix_ready, first = True, finished[0][0]
                 first.shared = min(self.prefix, first.known) // self.limits.block  # now cached
             for s, t in finished:
-                s.late = self.times.under_way(t, s.known, took)
+                if self.stages > 1:
+                    s.late = self.times.under_way(t, s.known, took)
                 self._sampled_first(s)
+
+    def _gained(self) -> int:
+        """Tokens that each decoding sequence gains in a step with prompts."""
+        if self.times.per_step == 1:
+            return 1
+        self.owed = min(self.owed, 1.0) + self.times.per_step
+        got = self._steps_in_memory(min(int(self.owed), self.ends[0][0] - self.step))
+        self.owed -= got
+        return got
 
     def _step_s(self, batch: list[tuple[Sequence, int]], tokens: int, pairs: float, decodes: int) -> float:
         """Seconds of a step with prompts. With a separate prefill pool (`received`), new sequences only decode."""
         if not self.requests.received or tokens > len(batch):
             return self.times.prompts(len(batch), tokens, pairs, decodes, self.context if decodes else 0)
         seqs, context = len(self.decoding) + len(batch), self.context + sum(s.known for s, _ in batch)
-        return self.times.token(self.times.decode(seqs) + self.times.context(seqs) * context, seqs)
+        return self.times.pace(seqs, context)
 
     def _sampled_first(self, s: Sequence) -> None:
         """Completes a prompt: its step yields the first token, and the sequence starts to decode."""
@@ -301,8 +309,8 @@ class EngineSimulation:
             return
         steps = self._steps_alike(seqs)
         if self.coming and self._may_join(seqs):
-            steps = min(steps, self._steps_until(self.coming[0][0] - self.now, seqs))
-        self._decoded(steps, *self._decode_s(steps, seqs))
+            steps = min(steps, self.times.steps_within(seqs, self.context, self.coming[0][0] - self.now))
+        self._decoded(steps, *self.times.paces(seqs, self.context, steps))
 
     def _steps_alike(self, seqs: int) -> int:
         """Decode steps of the same sequences, if no request comes."""
@@ -316,13 +324,6 @@ class EngineSimulation:
         few = len(self.waiting) < 1 + (self.limits.held > self.limits.held_several)
         return few and seqs + len(self.prefilling) < self.limits.max_seqs
 
-    def _decode_s(self, steps: int, seqs: int) -> tuple[float, float]:
-        """(mean seconds of the next decode steps, seconds of the last one)"""
-        slope = self.times.context(seqs)
-        first, more = self.times.decode(seqs) + slope * self.context, slope * seqs * (steps - 1)
-        mean_s = self.times.token(first + more / 2, seqs)
-        return mean_s, self.times.token(first + more, seqs) if steps > 1 else mean_s
-
     def _decoded(self, steps: int, mean_s: float, last_s: float) -> None:
         self.now += mean_s * steps
         self.begun = self.now - last_s
@@ -330,16 +331,6 @@ class EngineSimulation:
         if self.holds:
             self.turns.passed(steps)
         self._tokens(steps, mean_s, self.times.per_step)
-
-    def _steps_until(self, seconds: float, seqs: int) -> int:
-        """Decode steps until `seconds` have passed. Each step takes slope × seqs longer than the one before."""
-        slope = self.times.context(seqs)
-        first = self.times.token(self.times.decode(seqs) + slope * self.context, seqs)
-        growth = slope * seqs / self.times.per_step
-        if growth * seconds < 1e-9 * first * first:
-            return max(1, math.ceil(seconds / first))
-        middle = first - growth / 2
-        return max(1, math.ceil((math.sqrt(middle * middle + 2 * growth * seconds) - middle) / growth))
 
     def _steps_in_memory(self, most: int) -> int:
         """The number of steps, up to `most`, for which there are free blocks."""
@@ -395,14 +386,12 @@ class EngineSimulation:
 
     def _tokens(self, steps: int, each_s: float, piece: float) -> None:
         """Credits `steps` tokens to each decoding sequence, one per `each_s`, in pieces of `piece` tokens."""
-        gap = each_s * min(piece, steps)
+        gap = each_s * (piece if piece < steps else steps)
         block, seqs, phase, step, ends = self.limits.block, len(self.decoding), self.phase, self.step, self.ends
-        if steps == 1:
-            self.free -= phase[step % block]
-        else:
-            self.free -= steps // block * seqs
-            for j in range(step, step + steps % block):
-                self.free -= phase[j % block]
+        begun, rest = step % block, steps % block
+        self.free -= steps // block * seqs + sum(phase[begun : begun + rest])
+        if begun + rest > block:
+            self.free -= sum(phase[: begun + rest - block])
         stalled = 0
         if self.stall:
             stalled = 1

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.simulate.serving.fleet_run import apart, continues, link_s, load_of_traffic, policy_of, readers
+from autoscout.simulate.serving.fleet_run import apart, continues, link_s, load_of_traffic, readers
 from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.router_policies import rules_of
 from autoscout.simulate.serving.setup import Setup
 from kb.records import Traffic
 
@@ -24,11 +25,14 @@ def fleet_fluid(columns: Mapping[str, Any], s: Setup, wanted: Collection[str] | 
     """Like `fluid`. `columns`: of the same configurations."""
     n = len(s.replicas)
     s = replace(s, found=_found(columns, s))
-    found, split = fluid(s, wanted), np.flatnonzero(apart(columns, n))
-    if len(split):
-        some = {k: v[split] if isinstance(v, np.ndarray) and np.shape(v) == (n,) else v for k, v in columns.items()}
-        for name, values in _apart(s.of(split), readers(some, s.engine.device, len(split)), wanted).items():
-            found.setdefault(name, np.full(n, np.nan))[split] = values
+    split, found = apart(columns, n), Found()
+    if not split.any():
+        return fluid(s, wanted)
+    some = {k: v[split] if isinstance(v, np.ndarray) and np.shape(v) == (n,) else v for k, v in columns.items()}
+    pools = s.of(np.flatnonzero(split)), readers(some, s.engine.device, int(split.sum()))
+    for rows, of_rows in ((split, _apart(*pools, wanted)), (~split, fluid(s.of(np.flatnonzero(~split)), wanted))):
+        for name, values in of_rows.items():
+            found.setdefault(name, np.full(n, np.nan))[rows] = values
     return found
 
 
@@ -44,8 +48,7 @@ def _found(columns: Mapping[str, Any], s: Setup) -> np.ndarray:
         again += sum(size for node, size in path if node in seen)
         seen.update(node for node, _ in path)
         seen.add(answer)
-    deals = np.array([policy_of(str(name))["deals"] for name in np.ravel(columns.get("router", "engine"))])
-    stays = np.where(np.isin(deals, _KEEPS), 1.0, 1 / s.replicas)
+    stays = np.where(np.isin(rules_of(columns, n), _KEEPS), 1.0, 1 / s.replicas)
     common = np.where(s.prefix_caching, s.shared_prefix // s.block * s.block, 0.0)
     return np.where(s.prefix_caching, np.maximum(again / len(paths.prompts) - common, 0.0) * stays, 0.0)
 

@@ -75,7 +75,7 @@ class FleetRouter:
         turned = [*loads[first:], *loads[:first]]
         if not more:
             return min(turned, key=_in_flight).number
-        return min(turned, key=lambda e: e.in_flight + (e.queued and e.queued * more * max(0.0, e.used - 0.5))).number
+        return min(turned, key=lambda e: e.in_flight + (e.used > 0.5 and e.queued * more * (e.used - 0.5))).number
 
     def _two_choices(self, loads: Sequence[Loaded], beginnings: Sequence[int], session: int) -> int:
         two = self._random.sample(list(loads), min(2, len(loads)))

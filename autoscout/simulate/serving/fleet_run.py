@@ -4,10 +4,9 @@ latter with nine runs measured by dstack.
 
 A single engine with conversations, or with prompts that share blocks, is a fleet of one."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,9 @@ from autoscout.job.requests import of_traffic
 from autoscout.job.trace import HASHED
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.serving.engine_run import EngineRun, step_times
-from autoscout.simulate.serving.engine_shapes import EngineShapes
+from autoscout.simulate.serving.engine_shapes import EngineShapes, numbers
 from autoscout.simulate.serving.one_replica import engine_of, limits_of, requests_of
+from autoscout.simulate.serving.router_policies import policy_of
 from autoscout.simulate.serving.serving_device import ServingDevice
 from autoscout.simulate.serving.serving_fleet import EngineGroup, FleetLoad, simulate_fleet
 from autoscout.simulate.serving.setup import Setup, setup
@@ -26,12 +26,6 @@ from kb.records import Traffic
 ERROR = 0.2  # additional log error of separate prefill engines; assumed
 _LOADS: dict[str, FleetLoad] = {}  # cache by traffic
 _MOST_LOADS = 8  # limit of this cache
-_ROUTERS = tomllib.loads(Path(__file__).with_name("routers.toml").read_text())
-
-
-def policy_of(router: str) -> dict[str, Any]:
-    """The policy (of routers.toml) that the knob `router` names."""
-    return _ROUTERS[router]
 
 
 def apart(columns: Mapping[str, Any], n: int) -> np.ndarray:
@@ -44,32 +38,47 @@ def continues(traffic: Any) -> bool:
     return isinstance(traffic, Traffic) and (traffic.sessions is not None or traffic.trace.endswith(HASHED))
 
 
-def is_fleet(columns: Mapping[str, Any], n: int) -> np.ndarray:
-    """(n,) whether a configuration has to be simulated as a whole."""
-    return apart(columns, n) | continues(columns.get("traffic")) | ("router" in columns)
+class Fleets:
+    """The fleets of n configurations on one kind of device. `whole`: (n,) which have to be simulated as a whole."""
+
+    def __init__(self, columns: Mapping[str, Any], s: Setup) -> None:
+        n = len(s.replicas)
+        self._columns, self._s = columns, s
+        self.apart = apart(columns, n)
+        self.whole = self.apart | continues(columns.get("traffic")) | ("router" in columns)
+        self._routers = np.broadcast_to(np.asarray(columns.get("router", "engine"), dtype=str).ravel(), (n,))
+        self._offload = np.nan_to_num(numbers(columns, "kv_offload", 0.0, n))
+
+    @cached_property
+    def _readers(self) -> Setup:
+        return readers(self._columns, self._s.engine.device, len(self._s.replicas))
+
+    def run(self, i: int) -> EngineRun | None:
+        """The run of configuration i; None if no request fits."""
+        s = self._s
+        load = _load(self._columns.get("traffic"), s, i)
+        e, limits = engine_of(s, i), limits_of(s, i)
+        longest = 0 if limits.chunked else int((load.requests.input_len + load.requests.output_len).max())
+        if limits.kv_tokens < int((load.requests.input_len + load.requests.output_len).min()):
+            return None
+        count, times = max(int(s.replicas[i]), 1), step_times(e, limits, longest)
+        groups = [EngineGroup(count, "both", times, limits, *_host_tier(float(self._offload[i]), e))]
+        if self.apart[i]:
+            reading = self._readers.of(np.array([i]))
+            of_readers = limits_of(reading, 0)
+            if of_readers.kv_tokens < int(load.requests.input_len.min()) + 1:
+                return None
+            own = step_times(reading.engine, of_readers, longest)
+            groups = [
+                EngineGroup(max(int(reading.replicas[0]), 1), "reads", own, of_readers),
+                EngineGroup(count, "answers", times, limits, link_of(reading.engine)),
+            ]
+        return simulate_fleet(groups, policy_of(self._routers[i]), load, float(s.front_end_s[i] + s.request_s[i]))
 
 
 def run_fleet(columns: Mapping[str, Any], s: Setup, i: int) -> EngineRun | None:
-    """The run of configuration i. `columns`: of this configuration alone. None if no request fits."""
-    load = _load(columns.get("traffic"), s, i)
-    e, limits = engine_of(s, i), limits_of(s, i)
-    longest = 0 if limits.chunked else int((load.requests.input_len + load.requests.output_len).max())
-    if limits.kv_tokens < int((load.requests.input_len + load.requests.output_len).min()):
-        return None
-    count, times = max(int(s.replicas[i]), 1), step_times(e, limits, longest)
-    groups = [EngineGroup(count, "both", times, limits, *_host_tier(columns, e))]
-    if apart(columns, 1)[0]:
-        reading = readers(columns, s.engine.device, 1)
-        of_readers = limits_of(reading, 0)
-        if of_readers.kv_tokens < int(load.requests.input_len.min()) + 1:
-            return None
-        own = step_times(reading.engine, of_readers, longest)
-        groups = [
-            EngineGroup(max(int(reading.replicas[0]), 1), "reads", own, of_readers),
-            EngineGroup(count, "answers", times, limits, link_of(reading.engine)),
-        ]
-    router = str(np.ravel(columns.get("router", "engine"))[0])
-    return simulate_fleet(groups, policy_of(router), load, float(s.front_end_s[i] + s.request_s[i]))
+    """The run of configuration i as a whole fleet; None if no request fits."""
+    return Fleets(columns, s).run(i)
 
 
 def link_of(e: EngineShapes) -> tuple[float, float]:
@@ -78,12 +87,11 @@ def link_of(e: EngineShapes) -> tuple[float, float]:
     return once, float(each[0])
 
 
-def _host_tier(columns: Mapping[str, Any], e: EngineShapes) -> tuple[tuple[float, float], int]:
-    """((latency, seconds per token) of a transfer from the host's memory; tokens that fit there). vLLM counts the size
-    over all tensor parallel ranks of an engine; each rank has its own link."""
+def _host_tier(gib: float, e: EngineShapes) -> tuple[tuple[float, float], int]:
+    """((latency, seconds per token) of a transfer from the host's memory; tokens that fit into `gib` of it). vLLM
+    counts the size over all tensor parallel ranks of an engine; each rank has its own link."""
     each, hw = float(e.kv_bytes[0] * e.layers[0]), hardware(e.device.name)
     assert hw is not None
-    gib = float(np.nan_to_num(np.ravel(np.asarray(columns.get("kv_offload", 0.0), dtype=float))[0]))
     return (0.0, each / (1e9 * hw.host_gb_s)), int(gib * 2**30 / (each * float(e.tp[0])))
 
 

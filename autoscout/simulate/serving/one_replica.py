@@ -54,12 +54,11 @@ def replica_run(traffic: Any, s: Setup, i: int) -> EngineRun | None:
 def all_but_room(e: EngineShapes, limits: EngineLimits, s: Setup, i: int) -> Hashable:
     """A cache key: all inputs of configuration i's run except the limits in RoomUsed and the traffic. Configurations
     with different knobs often have the same key."""
-    of_engine = [value for name, value in e.__dict__.items() if name not in ("device", "latents", "params_bytes")]
     of_load = [getattr(s, name)[i : i + 1] for name in _OF_LOAD]
     prefix = limits.prefix_caching * (int(s.shared_prefix[i]) // limits.block * limits.block)
     scheduled = limits.long_prompt, limits.version, limits.reserved, limits.held, limits.held_several, limits.apart
     scheduled += limits.ahead, limits.held_from
-    return e.device.name, scheduled, prefix, np.concatenate([*of_engine, *e.latents, *of_load]).astype(float).tobytes()
+    return e.key(), scheduled, prefix, np.concatenate(of_load).astype(float).tobytes()
 
 
 def open_run(

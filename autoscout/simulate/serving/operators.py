@@ -69,7 +69,7 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def gemm_us(c: ServingGemm, sms: int, m: Array, n: Array, k: Array, weight_bytes: Array, speed: Array = 1.0) -> Array:
     """Microseconds of a product (m, k) × (k, n) with 2-byte activations. `weight_bytes`: bytes per weight; `speed`:
     relative to bf16."""
-    rows = np.clip(np.exp2(np.ceil(np.log2(np.maximum(m, 1)))), SMALLEST_TILE, TILE)
+    rows = np.minimum(np.maximum(np.exp2(np.ceil(np.log2(np.maximum(m, 1)))), SMALLEST_TILE), TILE)
     high = np.ceil(m / rows)
     waves = np.maximum(high * np.ceil(n / TILE) / sms, 1e-9)
     quantized = np.ceil(waves) / waves

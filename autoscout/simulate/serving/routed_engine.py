@@ -4,6 +4,7 @@ A run of decode steps is planned as a whole, up to the first end of an answer, a
 join it."""
 
 import math
+from collections import deque
 
 from autoscout.job.requests import Requests
 from autoscout.simulate.serving.engine_run import Sequence
@@ -69,25 +70,30 @@ class RoutedEngine(EngineSimulation):
         self._set_next()
 
     def _see_all(self) -> None:
-        """Requests that have their blocks go before those that wait for blocks."""
-        for s in self.unseen:
-            (self.waiting.appendleft if s.fetched else self.waiting.append)(s)
-        self.unseen.clear()
+        """Requests that have their blocks go before those that wait for blocks, each in turn."""
+        super()._see_all()
+        if self._some_remote:
+            self.waiting = deque(sorted(self.waiting, key=lambda s: not s.fetched))
 
     def _force(self) -> None:
         if not self._fetched:  # else all blocks are taken by requests whose caches are under way
             super()._force()
 
     def _busy(self) -> bool:
-        return bool(self.waiting or self.prefilling or self.decoding)
+        """Whether there is something to compute. An engine that has nothing else sees its new requests at once."""
+        if self.waiting or self.prefilling or self.decoding:
+            return True
+        if self.unseen:
+            self._see_all()
+        return bool(self.waiting)
 
     def _reach(self, at: float) -> bool:
         """Goes on to the first step's end after `at`. Returns whether the next step was prepared before."""
         if self._planned and self._may_join(self._seqs):
-            steps = self._steps_until(at - self.now, self._seqs)
+            steps = self.times.steps_within(self._seqs, self.context, at - self.now)
             if steps < self._planned:
                 self._planned = 0
-                self._decoded(steps, *self._decode_s(steps, self._seqs))
+                self._decoded(steps, *self.times.paces(self._seqs, self.context, steps))
         if self.at == math.inf:
             self.now = max(self.now, at)
             return False
@@ -103,10 +109,10 @@ class RoutedEngine(EngineSimulation):
             if not self.limits.ahead:  # requests that are sent when others end may begin in the next step
                 self._set_next()
                 return
-        if self._some_remote:
+        if self._remote or self._unseen_remote:
             self._fetch()
-        if self.unseen and not self._busy():
-            self._see_all()
+        else:
+            self._soon = False
         before = self.steps
         if self._busy():
             self._one_event()
@@ -119,8 +125,6 @@ class RoutedEngine(EngineSimulation):
         if self._planned:
             self.at = self._plan_end
             return
-        if self.unseen and not self._busy():
-            self._see_all()
         self.at = self.now if self._busy() or self._remote or self._unseen_remote else math.inf
 
     def _enqueue(self, i: int, late: bool) -> bool:
@@ -157,12 +161,13 @@ class RoutedEngine(EngineSimulation):
         self._unseen_remote = []
 
     def _decode_run(self) -> None:
-        self._reserve()
+        if self.phase[self.step % self.limits.block] > self.free:
+            self._reserve()
         self._seqs = seqs = len(self.decoding)
         if not seqs:
             return
         self._planned = steps = 1 if self._soon and self._may_join(seqs) else self._steps_alike(seqs)
-        self._plan_s = self._decode_s(steps, seqs)
+        self._plan_s = self.times.paces(seqs, self.context, steps)
         self._plan_end = self.now + self._plan_s[0] * steps
 
     def _found(self, s: Sequence) -> tuple[int, int]:

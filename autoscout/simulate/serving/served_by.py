@@ -38,6 +38,7 @@ class Schedule(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     both; `beside`: the host prepares the next step while the device works; `cut`: chunked prefill; `cuts_mix`: with
     chunked prefill, steps mix prompts and decodes; `eager_prompts`: steps with prompts never run from a CUDA graph;
     `reserved`: share of the running requests' remaining answers for which the cache must have room to admit another;
+    `keeps`: beginnings of prompts stay in the cache (vLLM since version 1 always does, unless it is told not to);
     `cut_beyond`: context length from which chunked prefill is on by default, `cut_step_tokens` per step (0: never)."""
 
     prompts_first: bool = False
@@ -46,6 +47,7 @@ class Schedule(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     cuts_mix: bool = True
     eager_prompts: bool = False
     reserved: float = 0.0
+    keeps: bool = False
     cut_beyond: int = 0
     cut_step_tokens: int = 0
 

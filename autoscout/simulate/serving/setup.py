@@ -22,6 +22,7 @@ from autoscout.simulate.hardware.device import usable_gib
 from autoscout.simulate.serving import engines
 from autoscout.simulate.serving.engine_shapes import EngineShapes, engine, numbers, switches
 from autoscout.simulate.serving.kv_memory import CacheMemory, memory
+from autoscout.simulate.serving.router_policies import own_servers
 from autoscout.simulate.serving.served_by import engines_of
 from autoscout.simulate.serving.serving_device import ServingDevice
 from kb.records import Job, Traffic
@@ -118,6 +119,8 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     def number(name: str, default: Any) -> np.ndarray:
         return numbers(columns, name, default, n)
 
+    if "router" in columns:
+        columns["engines_apart"] = np.maximum(number("engines_apart", 0), own_servers(columns, n))
     load = _load(columns, n)
     offline = load["batch"] > 0
     known = engines_of(columns, n)
@@ -153,7 +156,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
         block=number("block_size", 16),
         chunked=chunked,
         long_prompt=_cap(number("long_prefill", 0)),
-        prefix_caching=switches(columns, "prefix_caching", version == 1, n),
+        prefix_caching=switches(columns, "prefix_caching", (version == 1) | known.rules(lambda e: e.schedule.keeps), n),
         version=version,
         reserved=np.where(switches(columns, "evicts", False, n), 0.0, usual.reserved),
         held=np.maximum.reduce([at_once, timeout, between, apart > 0]),

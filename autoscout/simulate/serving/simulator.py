@@ -2,9 +2,9 @@
 
 A few configurations are simulated by events (events.py), many by the fluid model (fluid.py); step times agree."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from autoscout.simulate.combinations import Combinations
 from autoscout.simulate.encode import software_of
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.serving import fleet_run, speculation, unsaid
-from autoscout.simulate.serving.doubt import at_a_rate, fluid_error, own_error, prior_spread, swing
+from autoscout.simulate.serving.doubt import at_a_rate, fluid_error, own_error, prior_spread, swings
 from autoscout.simulate.serving.engine_shapes import numbers
 from autoscout.simulate.serving.fleet_fluid import fleet_fluid
 from autoscout.simulate.serving.fluid import fluid
@@ -36,7 +36,8 @@ _NOT_PREDICTED = ("kv_needed_tokens", "cpu_s", "joules_per_token")
 
 _SIMULATED: dict[Any, dict[str, float]] = {}  # cache: metrics of simulated runs, by all inputs
 _MOST_SIMULATED = 20_000  # limit of this cache
-_AVERAGES: dict[Any, dict[str, np.ndarray]] = {}  # cache of the fluid model's last results
+_LAST: dict[Any, "_Rows"] = {}  # cache of the last few rows, or of the last many
+_MOST_LAST, _MOST_ROWS = 16, 1 << 15  # limits of this cache and of rows in it
 
 # _QUEUED: metrics that include queueing. _SPEED: the metric whose error is taken as that of the engine's speed, which
 # causes the error of the queueing. _OF_ARRIVALS: metrics that are limited by the arrival rate of an open load.
@@ -152,22 +153,22 @@ class ServingSimulator:
             if not len(rows):
                 continue
             some = columns_at(columns, rows, n)
-            found, exact = evaluate(some, kind, counts[rows], self.metric)
-            value[rows] = found[self.metric]
+            found = evaluate(some, kind, counts[rows], self.metric)
+            value[rows] = found.metrics[self.metric]
             for name in parts:
-                parts[name][rows] = found.get(f"part:{name}", np.zeros(1)) * 1e3
+                parts[name][rows] = found.metrics.get(f"part:{name}", np.zeros(1)) * 1e3
             if self.metric == DEVICES:
                 error[rows] = _COUNTED
                 continue
-            own = own_error(self.metric, some, found, kind, len(rows))
+            own = own_error(self.metric, some, found.metrics, kind, len(rows))
             if self.levels:
                 bias, own = self._levels_of(some, own)
                 value[rows] *= np.exp(bias)
             elif self.metric.startswith(_QUEUED):
-                speed = own_error(_SPEED, some, found, kind, len(rows))
-                own = np.hypot(own, swing(self.metric, some, kind, speed))
-            own = np.hypot(own, np.where(exact, 0.0, fluid_error(self.metric)))
-            error[rows] = at_a_rate(own, found) if self.metric in _OF_ARRIVALS else own
+                speed = own_error(_SPEED, some, found.metrics, kind, len(rows))
+                own = np.hypot(own, found.rows.swing(self.metric, speed))
+            own = np.hypot(own, np.where(found.exact, 0.0, fluid_error(self.metric)))
+            error[rows] = at_a_rate(own, found.metrics) if self.metric in _OF_ARRIVALS else own
         return Prediction(value=value, error=error, parts=parts)
 
     def _levels_of(self, columns: Columns, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -180,20 +181,55 @@ class ServingSimulator:
         return bias, error
 
 
-def evaluate(
-    columns: Columns, kind: str, counts: np.ndarray, metric: str = ""
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """((n,) metrics and components by name, (n,) whether a row was simulated event by event), for n rows on one kind of
-    device, each of which represents `counts` configurations."""
+class _Rows:
+    """What the predictions of all metrics share for the same rows on one kind of device."""
+
+    def __init__(self, columns: Columns, kind: str, n: int) -> None:
+        self.columns, self.setup = columns, setup(columns, device(kind), n)
+        self._swings: dict[str, np.ndarray] = {}
+        self._fluid: dict[str, np.ndarray] = {}
+
+    @cached_property
+    def averages(self) -> dict[str, np.ndarray]:
+        """The fluid model's results without quantiles."""
+        return fluid(self.setup, ())
+
+    @cached_property
+    def fleets(self) -> fleet_run.Fleets:
+        return fleet_run.Fleets(self.columns, self.setup)
+
+    def fluid(self, wanted: set[str] | None) -> dict[str, np.ndarray]:
+        """The fluid model's results, with at least the wanted quantiles."""
+        if not self._fluid or wanted is None or not wanted.intersection(LATENCIES) <= self._fluid.keys():
+            self._fluid = fleet_fluid(self.columns, self.setup, wanted)
+        return {name: values.copy() for name, values in self._fluid.items()}
+
+    def swing(self, metric: str, speed: np.ndarray) -> np.ndarray:
+        if metric not in self._swings:
+            self._swings |= swings(metric, self.setup, speed)
+        return self._swings[metric]
+
+
+class Evaluated(NamedTuple):
+    """(n,) metrics and components by name; (n,) whether a row was simulated event by event."""
+
+    metrics: dict[str, np.ndarray]
+    exact: np.ndarray
+    rows: _Rows
+
+
+def evaluate(columns: Columns, kind: str, counts: np.ndarray, metric: str = "") -> Evaluated:
+    """The metrics of n rows on one kind of device, each of which represents `counts` configurations."""
     n = len(counts)
-    s = setup(columns, device(kind), n)
-    batches = s.batch > 0
+    batches = numbers({} if "traffic" in columns else columns, "batch", 0.0, n) > 0
     exact = np.full(n, counts.sum() <= EXACT) | (batches & (counts[batches].sum() <= EXACT_BATCHES))
-    keys = _keys(columns, kind, n) if exact.any() and metric != HIGHEST_RATE else []
-    if keys and exact.all() and metric not in ("", "goodput_rps"):
-        found = _averages(tuple(keys), s)
+    keys = _keys(columns, kind, n) if exact.any() else []
+    rows = _rows(columns, kind, n)
+    s = rows.setup
+    if keys and exact.all() and metric not in ("", "goodput_rps", HIGHEST_RATE):
+        found = {name: values.copy() for name, values in rows.averages.items()}
     else:
-        found = fleet_fluid(columns, s, _quantiles(columns, metric))
+        found = rows.fluid(_quantiles(columns, metric))
     if metric in ("", "goodput_rps"):
         found["goodput_rps"] = found["goodput_rps"] * share_within(found, _slo(columns))
     found["kv_cache_tokens"] = s.memory.kv_tokens
@@ -203,7 +239,7 @@ def evaluate(
         found[metric] = np.where(fleet_run.apart(columns, n), np.nan, rates)
     else:
         for i in np.flatnonzero(exact).tolist():
-            for name, value in _once(keys[i], partial(exactly, columns, s, i)).items():
+            for name, value in _once(keys[i], partial(exactly, columns, s, i, rows.fleets)).items():
                 found.setdefault(name, np.full(n, np.nan))[i] = value
     found.setdefault(metric, np.full(n, np.nan))
     found |= _per_device(columns, s, found["output_tokens_per_s"])
@@ -214,15 +250,24 @@ def evaluate(
             continue
         worst = 0.0 if name.endswith(MORE_IS_BETTER) else np.inf
         found[name] = np.where(fails, worst, found[name])
-    return found, exact
+    return Evaluated(found, exact, rows)
 
 
-def _averages(keys: tuple[Any, ...], s: Setup) -> dict[str, np.ndarray]:
-    """The fluid model's results without quantiles, cached because predictions of every metric need these results."""
-    if keys not in _AVERAGES:
-        _AVERAGES.clear()
-        _AVERAGES[keys] = fluid(s, ())
-    return {name: values.copy() for name, values in _AVERAGES[keys].items()}
+def _rows(columns: Columns, kind: str, n: int) -> _Rows:
+    """Keeps the rows of the last few calls, which are those of other metrics; of many rows, those of the last call."""
+    if n > _MOST_ROWS:
+        return _Rows(columns, kind, n)
+    arrays = {name: np.asarray(v) for name, v in columns.items() if name not in _LABELS}
+    key = (kind, n, *((k, str(v) if v.dtype == object and not v.shape else _content(v)) for k, v in arrays.items()))
+    if key not in _LAST:
+        if n > EXACT or len(_LAST) >= _MOST_LAST:
+            _LAST.clear()
+        _LAST[key] = _Rows(columns, kind, n)
+    return _LAST[key]
+
+
+def _content(values: np.ndarray) -> Hashable:
+    return (values.dtype.str, tuple(values.tolist()) if values.dtype == object else values.tobytes())
 
 
 def _quantiles(columns: Columns, metric: str) -> set[str] | None:
@@ -268,12 +313,12 @@ def _once(key: Any, run: Callable[[], dict[str, float]]) -> dict[str, float]:
     return _SIMULATED[key]
 
 
-def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
-    """Metrics of configuration i from the event simulation of one replica."""
-    n = len(s.batch)
+def exactly(columns: Columns, s: Setup, i: int, fleets: fleet_run.Fleets | None = None) -> dict[str, float]:
+    """Metrics of configuration i from the event simulation of one replica, or of a whole fleet."""
+    fleets = fleets or fleet_run.Fleets(columns, s)
     replicas = as_full(float(max(s.batch[i], s.concurrency[i])), max(int(s.replicas[i]), 1))
-    if fleet_run.is_fleet(columns, n)[i]:
-        run, replicas = fleet_run.run_fleet(columns_at(columns, np.array([i]), n), s, i), 1.0
+    if fleets.whole[i]:
+        run, replicas = fleets.run(i), 1.0
         if run is None:
             return {name: 0.0 if name.endswith(MORE_IS_BETTER) else np.inf for name in SERVING_METRICS}
     else:

@@ -5,6 +5,7 @@ All times are in seconds. engine_run.step_times() fills the tables from steps.py
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 FINE = 512  # up to this many tokens, the table has one entry per token
 COARSE = 32  # tokens per table entry above FINE
@@ -34,13 +35,13 @@ class PromptAttention:
         """Seconds of all layers' prefill attention in one step, as in operators.prefill_us."""
         if tokens <= 0:
             return 0.0
-        seqs = max(seqs, 1e-9)
         if self.windowed:
             pairs -= self.windowed * max(pairs - tokens * self.window, 0.0)
-        length = max(tokens / seqs, 1.0)
+        seqs = seqs if seqs > 1e-9 else 1e-9
+        length = tokens / seqs if tokens > seqs else 1.0
         keys = pairs / tokens + length / 2
         width = self.heads * self.head_dim
-        compute = 4e-6 * width * pairs / self.tflops * (1 + self.short * TILE / max(keys, 1.0))
+        compute = 4e-6 * width * pairs / self.tflops * (1 + self.short * TILE / (keys if keys > 1 else 1.0))
         full = seqs * self.heads * math.ceil(length / TILE) / self.sms  # tiles per multiprocessor
         if full < 1:
             compute /= full**self.occupancy
@@ -111,21 +112,58 @@ class StepTimes:
         guessing = self.guessing[each] if self.guessing else 0.0
         return self.passes(tokens) + self.logits[tokens] + self.attention[each] + guessing
 
-    def token(self, on_device: float, seqs: int) -> float:
-        """Seconds from one token to the next, given a step's time on the device."""
-        each = seqs / min(max(seqs, 1), self.pp) * self.checked
-        return self.whole(on_device + self.others, seqs, self.eager or each > self.graph_decodes) / self.per_step
-
     def context(self, seqs: int) -> float:
         """Seconds that each token of context adds to a decode step with `seqs` sequences."""
         m = min(max(seqs, 1), self.pp)
         return self.per_context[math.ceil(seqs / m)] / m
 
+    @cached_property
+    def _paces(self) -> dict[int, tuple[float, float, float, float]]:
+        return {}
+
+    def _pace(self, seqs: int) -> tuple[float, float, float, float]:
+        """(device seconds of a decode step without context, seconds per token of context, least seconds, seconds that
+        the host adds), which are kept, because a simulation asks for them with each event."""
+        host, each = self.host(seqs), seqs / min(max(seqs, 1), self.pp) * self.checked
+        launched = self.launches if self.eager or each > self.graph_decodes else 0.0
+        least, added = (max(launched, host), 0.0) if self.overlap else (launched, host)
+        found = self._paces[seqs] = self.decode(seqs), self.context(seqs), least, added
+        return found
+
+    def pace(self, seqs: int, context: float) -> float:
+        """Seconds from one token to the next of `seqs` sequences that have `context` tokens together."""
+        base, slope, least, added = self._paces.get(seqs) or self._pace(seqs)
+        on_device = base + slope * context + self.others
+        return ((on_device if on_device > least else least) + added) / self.per_step
+
+    def paces(self, seqs: int, context: float, steps: int) -> tuple[float, float]:
+        """(mean seconds of the next decode steps, seconds of the last one)"""
+        base, slope, least, added = self._paces.get(seqs) or self._pace(seqs)
+        first, more = base + slope * context, slope * seqs * (steps - 1)
+        on_device = first + more / 2 + self.others
+        mean = ((on_device if on_device > least else least) + added) / self.per_step
+        if steps == 1:
+            return mean, mean
+        on_device = first + more + self.others
+        return mean, ((on_device if on_device > least else least) + added) / self.per_step
+
+    def steps_within(self, seqs: int, context: float, seconds: float) -> int:
+        """Decode steps until `seconds` have passed. Each step takes longer than the one before."""
+        growth = (self._paces.get(seqs) or self._pace(seqs))[1] * seqs / self.per_step
+        first = self.pace(seqs, context)
+        if growth * seconds < 1e-9 * first * first:
+            return max(1, math.ceil(seconds / first))
+        middle = first - growth / 2
+        return max(1, math.ceil((math.sqrt(middle * middle + 2 * growth * seconds) - middle) / growth))
+
     def prompts(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
         """Seconds of a step with `tokens` tokens of `seqs` prompts and with `decodes` decoding sequences. `pairs`:
         (query, key) pairs of the prompts under the causal mask; `context`: tokens of all decoding sequences."""
-        if self.pp == 1 and self.checked == 1:
-            once = self._alone(seqs, tokens, pairs, decodes, context)
+        if self.pp == 1 and self.checked == 1:  # `_batch` of the most frequent case
+            once = self.passes(tokens + decodes) + self.logits[seqs + decodes]
+            once += self.prompt.seconds(seqs, tokens, pairs)
+            if decodes:
+                once += self.attention[decodes] + self.per_context[decodes] * context
         else:
             m = min(max(seqs + decodes, tokens / self.budget), self.pp)
             once = self._batch(seqs, tokens, pairs, decodes, context, m)
@@ -145,14 +183,6 @@ class StepTimes:
         one_by_one = self.eager or tokens + decodes > self.graph_tokens
         seconds = self._batch(seqs, tokens, pairs, decodes, context, 1.0)
         return max(seconds, self.launches) if one_by_one else seconds
-
-    def _alone(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
-        """Like `_batch` without pipeline and speculation, the most frequent case, which therefore has a fast
-        implementation."""
-        once = self.passes(tokens + decodes) + self.logits[seqs + decodes] + self.prompt.seconds(seqs, tokens, pairs)
-        if decodes:
-            once += self.attention[decodes] + self.per_context[decodes] * context
-        return once
 
     def _batch(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int, m: float) -> float:
         """Device seconds of one of m equal micro batches of a step (arguments as for `prompts`)."""

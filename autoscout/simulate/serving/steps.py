@@ -32,10 +32,12 @@ def linear_s(e: EngineShapes, tokens: Array) -> np.ndarray:
     many = np.asarray(tokens) > _AT_ONCE
     most = e.weight_bytes, e.speed * np.where(many, e.lasting, 1.0), e.blocks
 
-    def product(n: Array, k: Array, of: tuple[Array, Array, Array] = most) -> np.ndarray:
+    def products(*shapes: tuple[Array, Array], of: tuple[Array, Array, Array] = most) -> np.ndarray:
+        """Microseconds of several products (tokens, k) × (k, n), given (n, k) of each, in one call."""
         weight_bytes, speed, blocks = of
+        n, k = (np.array(each) for each in zip(*shapes, strict=True))
         us = gemm_us(c.gemm, c.sms, tokens, n, k, weight_bytes, speed)
-        return us + np.where(blocks, blocks_us(c.elementwise, tokens, k), 0.0) if np.any(blocks) else us
+        return (us + np.where(blocks, blocks_us(c.elementwise, tokens, k), 0.0) if blocks.any() else us).sum(axis=0)
 
     speed = e.attention_speed * np.where(many, e.attention_lasting, 1.0)
     own = e.attention_bytes, speed, e.blocks & (e.attention_bytes == e.weight_bytes)
@@ -44,25 +46,25 @@ def linear_s(e: EngineShapes, tokens: Array) -> np.ndarray:
     plain = e.dense_layers / np.maximum(e.layers, 1)  # share of layers without experts
     inner = np.where(e.experts > 0, plain * e.ffn + (1 - plain) * e.shared_ffn, e.ffn)
     moved = 2 * tokens * (10 * e.hidden + 2 * qkv + 3 * inner)
-    kernels, attention = _KERNELS, product(qkv, e.hidden, own) + product(e.hidden, q, own)
-    if np.any(e.latents.on):
-        with_latents = sum(product(np.maximum(n, 1.0), np.maximum(k, 1.0), own) for n, k in e.latents.products())
+    kernels, attention = _KERNELS, products((qkv, e.hidden), (e.hidden, q), of=own)
+    if e.latents.on.any():
+        with_latents = products(*((np.maximum(n, 1.0), np.maximum(k, 1.0)) for n, k in e.latents.products()), of=own)
         attention = np.where(e.latents.on, with_latents, attention)
         kernels = np.where(e.latents.on, _KERNELS + _OF_LATENTS, _KERNELS)
     us = attention + elementwise_us(c.elementwise, moved, kernels)
-    if np.any(e.dense_layers > 0):
-        dense = product(e.up * e.ffn, e.hidden) + product(e.hidden, np.maximum(e.ffn, 1.0))
+    if (e.dense_layers > 0).any():
+        dense = products((e.up * e.ffn, e.hidden), (e.hidden, np.maximum(e.ffn, 1.0)))
         us = us + np.where(e.experts > 0, plain * dense, dense)
-    if np.any(e.experts > 0):
+    if (e.experts > 0).any():
         number = np.maximum(e.experts, 1.0)
         fused = 1.0 * ((e.shared_ffn > 0) & e.shared_fused)
         routed = e.topk + fused, number + fused
         of_each = tokens * e.meeting, e.expert_hidden, e.expert_ffn, *routed, e.expert_bytes, e.spread
         mixed = experts_us(c.experts, *of_each, e.expert_speed) / e.expert_kernels + e.routing_us
-        mixed = mixed + product(np.maximum(e.experts, 1.0), e.hidden)  # the router
-        if np.any(e.shared_ffn > 0):
+        mixed = mixed + products((np.maximum(e.experts, 1.0), e.hidden))  # the router
+        if (e.shared_ffn > 0).any():
             width = np.maximum(e.shared_ffn, 1.0)
-            shared = product(e.up * width, e.hidden) + product(e.hidden, width)
+            shared = products((e.up * width, e.hidden), (e.hidden, width))
             apart = np.where(e.shared_beside, np.maximum(shared - mixed, 0.0), shared)
             mixed = mixed + np.where((e.shared_ffn > 0) & ~e.shared_fused, apart, 0.0)
         us = us + np.where(e.experts > 0, (1 - plain) * mixed, 0.0)
@@ -76,7 +78,7 @@ def communication_s(e: EngineShapes, tokens: Array) -> np.ndarray:
     message = np.asarray(tokens, dtype=float) * e.hidden * 2
     nodes = Topology(all_hardware()[e.device.name], e.per_node, e.node_gb_s)
     own = all_reduce_us(e.device, e.tp, message, nodes)
-    met = all_reduce_us(e.device, e.tp * e.meeting, message * e.meeting, nodes) if np.any(e.meeting > 1) else own
+    met = all_reduce_us(e.device, e.tp * e.meeting, message * e.meeting, nodes) if (e.meeting > 1).any() else own
     us = e.layers * own + (e.layers - e.dense_layers) * met + e.dense_layers * own
     us = us + hand_over_us(e.device, e.tp, e.pp, message, nodes)
     return np.where(np.asarray(tokens) > 0, us, 0.0) * 1e-6
@@ -92,9 +94,9 @@ def decode_attention_s(e: EngineShapes, seqs: Array, context: Array) -> np.ndarr
     group = e.group * (1 + e.guesses)  # queries per key-value head
     context = context - e.windowed * np.maximum(context - seqs * e.window, 0)
     us = decode_us(e.device.decode, seqs, context, e.read_bytes, group)
-    if np.any(e.serial_us > 0):
+    if (e.serial_us > 0).any():
         us = us + context * np.maximum(_one_block_us(e, seqs) - _slope_us(e), 0.0)
-    if np.any(e.latents.on):
+    if e.latents.on.any():
         fixed = decode_us(e.device.decode, seqs, 0.0, 0.0, group) + np.minimum(seqs, 1) * e.latent_token_us
         us = np.where(e.latents.on, fixed + context * _of_latents_us(e), us)
     return e.layers * us * 1e-6
@@ -154,7 +156,7 @@ def together_s(e: EngineShapes, on_device: Array, on_host: Array, one_by_one: Ar
 
 def micro_batches(e: EngineShapes, seqs: Array) -> np.ndarray:
     """Number of micro batches of a step with `seqs` sequences: one per pipeline stage, but no more than sequences."""
-    return np.clip(seqs, 1.0, e.pp)
+    return np.minimum(np.maximum(seqs, 1.0), e.pp)
 
 
 def under_way_s(e: EngineShapes, tokens: Array, keys: Array, step_s: Array, budget: Array) -> np.ndarray:
@@ -192,7 +194,7 @@ def decode_parts_s(e: EngineShapes, seqs: Array, context: Array) -> dict[str, np
         "attention": decode_attention_s(e, each, context / m),
         "communication": communication_s(e, tokens),
     }
-    return parts | ({"guesses": guessing_s(e, each)} if np.any(e.guesses > 0) else {})
+    return parts | ({"guesses": guessing_s(e, each)} if (e.guesses > 0).any() else {})
 
 
 def prefill_step_s(
@@ -211,7 +213,7 @@ def prefill_step_s(
     checked = decodes * (1 + e.guesses)
     all_tokens = tokens + checked
     once = linear_s(e, all_tokens / m) + communication_s(e, all_tokens / m) + logits_s(e, (seqs + checked) / m)
-    if np.any(e.guesses > 0):
+    if (e.guesses > 0).any():
         once = once + guessing_s(e, decodes / m)
     once = once + decode_attention_s(e, decodes / m, context / m)
     once = once + prefill_attention_s(e, seqs / m, tokens / m, pairs / m)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from autoscout.simulate.serving.fleet_run import policy_of
+from autoscout.simulate.serving.router_policies import policy_of
 from autoscout.targets.launch import Launch, words
 from autoscout.targets.vllm.arguments import engine_arguments, engine_size, flags, world_size
 from kb.records import AutoscoutError, Configuration, Job
