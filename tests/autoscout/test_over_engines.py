@@ -114,7 +114,12 @@ def test_the_front_of_each_engine_has_no_beaten_row_and_a_line_each(tmp_path, ca
         assert all(line.split()[0] in ("vllm", "python", "trtllm-serve") for line in each.lines)
     predictions.over_engines(found)
     shown = capsys.readouterr().out
-    assert "V: vllm, S: sglang, T: tensorrt-llm; none is better in both than these:" in shown
+    assert "V: vllm, S: sglang, T: tensorrt-llm" in shown
+    assert "none is better in both than these:" in shown
+    predictions.save_front(found, tmp_path / "front.svg")
+    assert "tpot_mean_ms" in (tmp_path / "front.svg").read_text()
+    with pytest.raises(AutoscoutError, match="cannot write the picture"):
+        predictions.save_front(found, tmp_path)
     assert "tpot_mean_ms\n" in shown
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import math
 import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,10 +19,12 @@ from autoscout.job.words import listed, several
 from autoscout.simulate.grounds import Ground
 from autoscout.targets.target import reference_of
 from autoscout.tuning.predict import Predicted, PredictedMemory
-from kb.records import Job
+from kb.records import AutoscoutError, Job
 from tui.text import metric, number, table
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from autoscout.simulate.validation.against import MemoryScores, Report, Scores
     from autoscout.tuning.best_predicted import PredictedRanking, Ranked
     from autoscout.tuning.over_engines import EngineRanking
@@ -163,7 +168,6 @@ def _front(found: list[EngineRanking]) -> None:
 
     from autoscout.search.hypervolume import front  # imports scipy
     from autoscout.tuning.predicted_front import second_of
-    from tui.draw.plot import cloud
 
     points = [(point, line, each) for each in found for point, line in zip(each.front, each.lines, strict=True)]
     if len(points) < 2:
@@ -171,17 +175,43 @@ def _front(found: list[EngineRanking]) -> None:
     goals = found[0].job.objective, second_of(found[0].job.objective)
     costs = np.array([[from_metric(goals[0], p.x), from_metric(goals[1] or goals[0], p.y)] for p, _, _ in points])
     best = {tuple(row) for row in front(costs).tolist()}
-    marks = {each.engine: each.engine[0].upper() for each in found}
     width = min(shutil.get_terminal_size((80, 24)).columns, 100) - 2
-    drawn = [(p.x, p.y, marks[each.engine], "") for p, _, each in points]
-    ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
-    click.echo(cloud(width, 12, drawn, goals[0].metric, found[0].second, ascii_only).plain)
-    named = listed(f"{mark}: {engine}" for engine, mark in marks.items() if any(p[2].engine == engine for p in points))
-    click.echo(f"{named}; none is better in both than these:\n")
+    click.echo(_drawn(found, width, not _speaks_unicode()).plain)
+    click.echo("\nnone is better in both than these:\n")
     for at in sorted((i for i, row in enumerate(costs.tolist()) if tuple(row) in best), key=lambda i: costs[i][0]):
         point, line, each = points[at]
-        click.echo(f"{marks[each.engine]} {number(point.x):>9} {number(point.y):>9}  {line or _SERVERS}")
+        click.echo(f"{each.engine[0].upper()} {number(point.x):>9} {number(point.y):>9}  {line or _SERVERS}")
     click.echo("")
+
+
+def save_front(found: list[EngineRanking], path: Path) -> None:
+    """Writes the picture of the Pareto fronts as SVG. Errors: AutoscoutError (exit 2) if there is no front or the file
+    cannot be written."""
+    from rich.console import Console
+
+    if not any(each.front for each in found):
+        raise AutoscoutError(f"{path}: there is no front to draw, because nothing predicts a second metric", 2)
+    console = Console(record=True, width=100, file=io.StringIO())
+    console.print(_drawn(found, 98, False))
+    try:
+        console.save_svg(str(path), title=found[0].job.name)
+    except OSError as error:
+        raise AutoscoutError(f"{path}: cannot write the picture ({error.strerror})", 2) from error
+
+
+def _drawn(found: list[EngineRanking], width: int, ascii_only: bool) -> Text:
+    """All engines' fronts; a point is the first letter of its engine."""
+    from tui.draw.plot import cloud
+
+    styles = ("bold cyan", "bold magenta", "bold yellow")
+    drawn = [
+        (p.x, p.y, each.engine[0].upper(), style)
+        for each, style in zip(found, itertools.cycle(styles), strict=False)
+        for p in each.front
+    ]
+    text = cloud(width, 12, drawn, found[0].job.objective.metric, found[0].second, ascii_only)
+    named = listed(f"{each.engine[0].upper()}: {each.engine}" for each in found if each.front)
+    return text.append(f"\n{named}")
 
 
 def _rows_table(rows: list[tuple[str, Job, Ranked]], own: Job, base: Ranked, reference: Ranked | None) -> str:

@@ -23,6 +23,7 @@ _MORE_THAN_NOTHING = NumberRange(min=0, min_open=True)
 @click.option(
     "--engines", is_flag=True, help="With --best: of each engine that can serve the job's model, in one table."
 )
+@click.option("--svg", metavar="FILE", type=PATH, help="With --engines: also write the Pareto fronts as a picture.")
 @click.option(
     "--usd",
     metavar="DOLLARS",
@@ -45,6 +46,7 @@ def predict(
     against: Path | None,
     count: int | None,
     engines: bool,
+    svg: Path | None,
     usd: float | None,
     watts: float | None,
     today: Path | None,
@@ -68,8 +70,10 @@ def predict(
     if engines:
         if count is None or assignments:
             raise click.UsageError("--engines needs --best N, and knobs are those of one engine: leave out KNOB=VALUE")
-        _over_engines(job_file, count, kb, as_json)
+        _over_engines(job_file, count, svg, kb, as_json)
         return
+    if svg is not None:
+        raise click.UsageError("--svg needs --best N --engines")
     if count is not None:
         _rank(job_file, assignments, count, kb, as_json)
         return
@@ -121,13 +125,15 @@ def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | N
         click.echo(f"the first row's launch line:  {export}")
 
 
-def _over_engines(job_file: Path, count: int, kb: Path | None, as_json: bool) -> None:
+def _over_engines(job_file: Path, count: int, svg: Path | None, kb: Path | None, as_json: bool) -> None:
     from autoscout.targets.jobs import JobSpace
     from autoscout.tuning.over_engines import over_engines
     from tui.printing import predictions
 
     job = load_job(job_file)
     found = over_engines(JobSpace.of_job(job), job, kb_if_any(kb), count)
+    if svg is not None:
+        predictions.save_front(found, svg)
     if as_json:
         document(found)
     else:
