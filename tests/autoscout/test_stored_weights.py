@@ -96,7 +96,9 @@ def test_weights_of_a_device_are_those_that_the_space_counts(tmp_path: Path, con
 def test_only_what_is_stored_in_few_bits_is_read_and_multiplied_so(tmp_path: Path) -> None:
     h200, b200 = (engine(of_job(job(tmp_path, GPT_OSS)), device(kind), 1) for kind in ("h200", "b200"))
     assert (h200.weight_bytes[0], h200.expert_bytes[0]) == (2, STORED["mxfp4"])
-    assert (h200.speed[0], h200.expert_speed[0]) == (1, 0.9), "widened on the way"
+    before = engine({**of_job(job(tmp_path, GPT_OSS)), "version": np.array(["0.20"])}, device("h200"), 1)
+    assert (h200.speed[0], before.expert_speed[0]) == (1, 0.9), "widened on the way"
+    assert h200.expert_speed[0] == pytest.approx(2 * 0.9), "since 0.22"
     assert (b200.speed[0], b200.expert_speed[0]) == (1, 2), "with inputs in 8 bits"
     assert engine(of_job(job(tmp_path, GPT_OSS)), device("a100"), 1).expert_speed[0] == 1, "by Marlin's kernels"
     eight = engine(of_job(job(tmp_path, V3)), device("h200"), 1)
