@@ -161,6 +161,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
         of_experts, hidden, slice_ffn, known.own(lambda e: e.kernels.expert_width), device
     )
     clocks = clock(column("power_cap", 100) / 100)
+    in_eight = known.own(lambda e: e.kernels.mxfp4_in_eight) if {"fp8", "fp4"} & {*device.formats} == {"fp8"} else 1.0
     of_attention = np.where(plain, dtype, formats)
 
     def lasting(names: np.ndarray, stored_bytes: np.ndarray) -> np.ndarray:
@@ -212,7 +213,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
         lasting=lasting(formats, weight_bytes),
         expert_speed=clocks
         * expert_speed(of_experts, expert_bytes, own_experts, device)
-        * np.where(np.isin(of_experts, ONLY_EXPERTS), known.own(lambda e: e.kernels.mxfp4), 1.0),
+        * np.where(np.isin(of_experts, ONLY_EXPERTS), known.own(lambda e: e.kernels.mxfp4) * in_eight, 1.0),
         expert_kernels=expert_kernels(of_experts, own_experts, device),
         latent_token_us=known.own(lambda e: e.kernels.latent_token_us),
         launching=known.own(lambda e: e.launches.times),

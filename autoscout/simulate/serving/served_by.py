@@ -104,15 +104,17 @@ class Launches(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class EngineKernels(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The engine's own kernels. `experts`, `mxfp4`: speed of expert kernels, and of MXFP4 expert kernels, relative to
-    vLLM's Triton kernel; `sinks`: attention sinks slow prefill on no device; `expert_width`: on devices without 8-bit
-    products, 4-bit experts are padded to a multiple of this width (0: to the usual one); `latent_token_us`: additional
-    time of latent attention in a decode step, per layer; `serial_keys`: one block of threads reads all keys of a query
-    head (see `reads_key_us` of the device); `shared_fused`: a shared expert as wide as the routed experts is computed
-    as one of the routed experts, unless experts are distributed over devices; `shared_beside`: the shared expert runs
-    concurrently with the routed experts."""
+    vLLM's Triton kernel; `mxfp4_in_eight`: a further factor of the latter on devices with 8-bit, but no 4-bit products;
+    `sinks`: attention sinks slow prefill on no device; `expert_width`: on devices without 8-bit products, 4-bit experts
+    are padded to a multiple of this width (0: to the usual one); `latent_token_us`: additional time of latent attention
+    in a decode step, per layer; `serial_keys`: one block of threads reads all keys of a query head (see `reads_key_us`
+    of the device); `shared_fused`: a shared expert as wide as the routed experts is computed as one of the routed
+    experts, unless experts are distributed over devices; `shared_beside`: the shared expert runs concurrently with the
+    routed experts."""
 
     experts: float = 1.0
     mxfp4: float = 1.0
+    mxfp4_in_eight: float = 1.0
     sinks: bool = False
     expert_width: int = 0
     latent_token_us: float = 0.0
