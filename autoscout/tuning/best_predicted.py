@@ -15,7 +15,6 @@ from autoscout.job.objective import constraint, latency_limits
 from autoscout.job.words import listed
 from autoscout.search.candidates import Costs, around, as_costs, favourites
 from autoscout.simulate.ensemble import Simulators
-from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.space.attributes import device_counts
 from autoscout.space.knob import Knob
@@ -23,7 +22,7 @@ from autoscout.targets.jobs import JobSpace, simulators_of
 from autoscout.targets.target import reference_of
 from autoscout.tuning.bounds import bounded
 from autoscout.tuning.fitting import fits_nowhere
-from autoscout.tuning.predict import newest_context, unpriced
+from autoscout.tuning.predict import fitted_simulators, unpriced
 from kb.records import AutoscoutError, Configuration, Job, Objective, Value
 
 _FEW = 16  # batches this small are simulated exactly; larger ones perhaps by a faster, less exact method
@@ -90,11 +89,10 @@ def ranking(
     unless none would remain.
 
     Errors: AutoscoutError; exit code 1 if nothing can predict the job, 3 if nothing is predicted to run."""
-    rows, _ = newest_context(job, kb)
-    past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
+    simulators = fitted_simulators(job, kb)
 
     def predicted(some: JobSpace) -> "PredictedRows":
-        return PredictedRows(some, job, Simulators(job, some, rows, past=past, bases=partial(simulators_of, job)))
+        return PredictedRows(some, job, simulators(some))
 
     space = _with_fixed(job, knobs) if knobs else whole
     rows_of_space = predicted(space)

@@ -5,7 +5,10 @@ import shlex
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
+from autoscout.job.objective import from_metric
+from autoscout.search.hypervolume import front
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.launch import words
 from autoscout.targets.target import names, target, target_of
@@ -49,6 +52,17 @@ def over_engines(space: JobSpace, job: Job, kb: Path | None, count: int) -> list
     return found
 
 
+def unbeaten(found: list[EngineRanking]) -> list[tuple[EngineRanking, Compromise, str]]:
+    """(engine, point, launch line) of the points that no engine's point dominates, best in the objective first."""
+    one = found[0].job.objective
+    two = second_of(one) or one
+    points = [(each, p, line) for each in found for p, line in zip(each.front, each.lines, strict=True)]
+    costs = [(from_metric(one, p.x), from_metric(two, p.y)) for _, p, _ in points]
+    best = {(x, y) for x, y in front(np.array(costs).reshape(-1, 2)).tolist()}
+    order = sorted(range(len(points)), key=lambda i: costs[i][0])
+    return [points[i] for i in order if costs[i] in best]
+
+
 def _ranked(engine: str, space: JobSpace, job: Job, kb: Path | None, count: int) -> EngineRanking:
     found, second = ranking(space, job, kb, count), second_of(job.objective)
     return EngineRanking(
@@ -57,8 +71,8 @@ def _ranked(engine: str, space: JobSpace, job: Job, kb: Path | None, count: int)
         found,
         _line(job, found.best[0].configuration),
         second=second.metric if second else "",
-        front=(front := predicted_front(space, job, second, kb) if second else []),
-        lines=[_line(job, each.configuration) for each in front],
+        front=(points := predicted_front(space, job, second, kb) if second else []),
+        lines=[_line(job, each.configuration) for each in points],
     )
 
 

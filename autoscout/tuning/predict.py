@@ -1,7 +1,7 @@
 """Predicts one configuration of a job by each simulator and by their ensemble, with memory and a breakdown of time."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
     if crowded := beside_engine(space, configuration):
         raise AutoscoutError(f"{space.name(configuration)} does not fit: {crowded}", 3)
     rows, others = newest_context(job, kb)
-    past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
+    past = _past(job, kb)
     bases = partial(simulators_of, job)
     simulators = Simulators(job, space, rows, past=past, bases=bases)
     columns = simulators.columns([configuration])
@@ -211,6 +211,17 @@ def newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:
     here = [m for session, m in rows if cluster_of.get(session) == cluster_name(job)]
     newest = [m for m in here if m.context == here[-1].context]
     return newest, len(rows) - len(newest)
+
+
+def fitted_simulators(job: Job, kb: Path | None) -> Callable[[JobSpace], Simulators]:
+    """Simulators for any space of the job, fitted to its newest measurements and to those of similar jobs."""
+    rows, past, bases = newest_context(job, kb)[0], _past(job, kb), partial(simulators_of, job)
+    return lambda space: Simulators(job, space, rows, past=past, bases=bases)
+
+
+def _past(job: Job, kb: Path | None) -> list[tuple[Job, list[Measurement]]]:
+    """The most similar other jobs, and their measurements; [] without a knowledge base."""
+    return measured_by_others(kb, job) if kb is not None and kb.exists() else []
 
 
 def _measured(rows: list[Measurement], configuration: Configuration, metric: str) -> float | None:

@@ -11,10 +11,9 @@ import numpy as np
 from autoscout.job.metrics import DEVICES, HIGHEST_RATE
 from autoscout.job.objective import from_metric, others
 from autoscout.search.hypervolume import front
-from autoscout.simulate.ensemble import Simulators
-from autoscout.targets.jobs import JobSpace, simulators_of
+from autoscout.targets.jobs import JobSpace
 from autoscout.tuning.best_predicted import PredictedRows, Ranked
-from autoscout.tuning.predict import newest_context
+from autoscout.tuning.predict import fitted_simulators
 from kb.records import Job, Objective, Value
 
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -45,9 +44,7 @@ def predicted_front(space: JobSpace, job: Job, second: Objective, kb: Path | Non
     Errors: AutoscoutError, as best_predicted.ranking."""
     goals = [job.objective, msgspec.structs.replace(second, constraints=job.objective.constraints)]
     jobs = [msgspec.structs.replace(job, objective=goal) for goal in goals]
-    simulators = [
-        Simulators(each, space, newest_context(each, kb)[0], bases=partial(simulators_of, each)) for each in jobs
-    ]
+    simulators = [fitted_simulators(each, kb)(space) for each in jobs]
     if any(each.predictor() is None for each in simulators):
         return []
     one, two = (PredictedRows(space, each, some) for each, some in zip(jobs, simulators, strict=True))

@@ -6,10 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 import verbs
+from imported import bring_in
 
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning.over_engines import EngineRanking, over_engines
 from autoscout.tuning.predict import predict
+from autoscout.tuning.predicted_front import Compromise, predicted_front, second_of
 from kb.records import AutoscoutError, Job
 from tui.printing import predictions
 
@@ -135,3 +137,23 @@ def test_a_front_holds_the_limits_and_the_second_objective_is_its_other_axis(tmp
     for each in own.front:
         kept = predict(JobSpace.of_job(job), each.configuration, None).bounds[0]
         assert kept.value <= 9 * 1.02
+
+
+def test_a_front_has_learned_from_similar_jobs_as_predictions_have(tmp_path):
+    """It knew only the job's own measurements, so that the table and the front above each other disagreed."""
+    job = job_of(tmp_path, "vllm", "serve", "Qwen/Qwen3-8B", "--tensor-parallel-size", "2")
+    space, second = JobSpace.of_job(job), second_of(job.objective)
+    kb, table = tmp_path / "kb.duckdb", tmp_path / "rows.csv"
+    assert second is not None
+    shorter = msgspec.structs.replace(job, name="shorter", traffic=msgspec.structs.replace(job.traffic, input_len=900))
+    knobs = [space.reference.knobs | {"max_num_batched_tokens": count} for count in (2048, 4096, 8192, 16384)]
+    rows = [{**each, job.objective.metric: predict(JobSpace.of_job(shorter), each, None).value / 2} for each in knobs]
+    table.write_text("\n".join([",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]) + "\n")
+    assert bring_in(kb, table, shorter, [], [], []).valid == 4
+
+    def of_one(each: Compromise, kb: Path | None) -> float:
+        return predict(space, each.configuration, kb).value
+
+    first = predicted_front(space, job, second, kb)[0]
+    assert of_one(first, kb) < 0.9 * of_one(first, None)
+    assert first.x == pytest.approx(of_one(first, kb))

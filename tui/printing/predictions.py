@@ -164,22 +164,14 @@ def over_engines(found: list[EngineRanking]) -> None:
 
 def _front(found: list[EngineRanking]) -> None:
     """Prints the Pareto fronts of all engines as a picture, and the launch lines of the best of all."""
-    import numpy as np
+    from autoscout.tuning.over_engines import unbeaten  # imports scipy
 
-    from autoscout.search.hypervolume import front  # imports scipy
-    from autoscout.tuning.predicted_front import second_of
-
-    points = [(point, line, each) for each in found for point, line in zip(each.front, each.lines, strict=True)]
-    if len(points) < 2:
+    if sum(len(each.front) for each in found) < 2:
         return
-    goals = found[0].job.objective, second_of(found[0].job.objective)
-    costs = np.array([[from_metric(goals[0], p.x), from_metric(goals[1] or goals[0], p.y)] for p, _, _ in points])
-    best = {tuple(row) for row in front(costs).tolist()}
     width = min(shutil.get_terminal_size((80, 24)).columns, 100) - 2
     click.echo(_drawn(found, width, not _speaks_unicode()).plain)
     click.echo("\nnone is better in both than these:\n")
-    for at in sorted((i for i, row in enumerate(costs.tolist()) if tuple(row) in best), key=lambda i: costs[i][0]):
-        point, line, each = points[at]
+    for each, point, line in unbeaten(found):
         click.echo(f"{each.engine[0].upper()} {number(point.x):>9} {number(point.y):>9}  {line or _SERVERS}")
     click.echo("")
 

@@ -17,7 +17,7 @@ from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.serving.engine_run import EngineRun, step_times
 from autoscout.simulate.serving.engine_shapes import EngineShapes, numbers
 from autoscout.simulate.serving.one_replica import engine_of, limits_of, requests_of
-from autoscout.simulate.serving.router_policies import policy_of
+from autoscout.simulate.serving.router_policies import policy_of, routers
 from autoscout.simulate.serving.serving_device import ServingDevice
 from autoscout.simulate.serving.serving_fleet import EngineGroup, FleetLoad, simulate_fleet
 from autoscout.simulate.serving.setup import Setup, setup
@@ -46,7 +46,7 @@ class Fleets:
         self._columns, self._s = columns, s
         self.apart = apart(columns, n)
         self.whole = self.apart | continues(columns.get("traffic")) | ("router" in columns)
-        self._routers = np.broadcast_to(np.asarray(columns.get("router", "engine"), dtype=str).ravel(), (n,))
+        self._routers = routers(columns, n)
         self._offload = np.nan_to_num(numbers(columns, "kv_offload", 0.0, n))
 
     @cached_property

@@ -16,13 +16,14 @@ def policy_of(router: str) -> dict[str, Any]:
 
 def rules_of(columns: Mapping[str, Any], n: int) -> np.ndarray:
     """(n,) the rule by which a configuration's router assigns requests."""
-    return np.array([policy_of(name)["deals"] for name in _names(columns, n)])
+    return np.array([policy_of(name)["deals"] for name in routers(columns, n)])
 
 
 def own_servers(columns: Mapping[str, Any], n: int) -> np.ndarray:
     """(n,) whether the router is a program in front of servers with one engine each."""
-    return np.array([bool(policy_of(name)["exports"]) for name in _names(columns, n)])
+    return np.array([bool(policy_of(name)["exports"]) for name in routers(columns, n)])
 
 
-def _names(columns: Mapping[str, Any], n: int) -> list[str]:
+def routers(columns: Mapping[str, Any], n: int) -> list[str]:
+    """The value of the knob `router` in each of n configurations."""
     return np.broadcast_to(np.asarray(columns.get("router", "engine"), dtype=str).ravel(), (n,)).tolist()
