@@ -323,12 +323,14 @@ class PredictedRows:
 
     def plain(self, codes: np.ndarray, costs: np.ndarray) -> np.ndarray:
         """Replaces each row by the configuration of the same layout and cost that is most similar to the reference, and
-        sorts the rows by cost. `costs`: the cost of each row, simulated by itself."""
+        sorts the rows by cost, then by the number of knobs that differ from the reference. `costs`: the cost of each
+        row, simulated by itself."""
         nearest, now = np.array([self.nearest(row, self.costs) for row in codes]), costs.copy()
         moved = (nearest != codes).any(axis=1)
         now[moved] = self._each(nearest[moved])
         same = now <= costs * (1 + self.alike)
-        return np.where(same[:, None], nearest, codes)[np.argsort(np.where(same, now, costs), kind="stable")]
+        rows = np.where(same[:, None], nearest, codes)
+        return rows[np.lexsort(((rows != self.recipes[0]).sum(axis=1), np.where(same, now, costs)))]
 
     def _each(self, codes: np.ndarray) -> np.ndarray:
         """The cost of each row, simulated by itself, because single rows are simulated more exactly."""

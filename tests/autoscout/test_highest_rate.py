@@ -13,11 +13,11 @@ from autoscout.simulate.serving.highest_rate import of_few, of_many, of_one
 from autoscout.simulate.serving.one_replica import open_run
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import Setup, setup
-from autoscout.simulate.serving.simulator import ServingSimulator, fluid_error
+from autoscout.simulate.serving.simulator import EXACT, ServingSimulator, fluid_error
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.vllm import load_plan
 from autoscout.tuning.predict import predict
-from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, Objective, Traffic
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, Objective, Sessions, Traffic
 
 LLAMA_3_8B = {
     **{"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn": 14336, "vocab": 128256},
@@ -202,6 +202,52 @@ def test_what_a_device_and_a_dollar_bring_is_what_a_run_would_report(objective: 
     expected = load_plan.per_device({"output_tokens_per_s": tokens}, job, Configuration(knobs))
     metric = job.objective.metric
     assert predict(space, knobs, None).value == pytest.approx(expected[metric])
+
+
+def rates_of(traffic: Traffic, **columns: Any) -> np.ndarray:
+    """The highest rates with a mean TTFT of at most a second, by events (few rows) or by the fluid model (many)."""
+    return (
+        ServingSimulator("max_rate_rps")
+        .predict({**LLAMA_3_8B, "traffic": traffic, "limit_ttft_mean_ms": 1000.0, **columns})
+        .value
+    )
+
+
+def test_a_server_for_each_engine_keeps_the_rate_of_the_engines() -> None:
+    traffic = Traffic(rate=1.0, **LENGTHS)
+    assert rates_of(traffic, dp=np.array([2.0]), router=np.array(["round_robin"])) == pytest.approx(
+        rates_of(traffic, dp=np.array([2.0])), rel=0.06
+    )
+
+
+def test_more_readers_raise_the_rate_until_the_others_limit_it() -> None:
+    """The highest rate of separate engines for prompts was not predicted."""
+    prefill = np.array([1.0, 2.0, 4.0])
+    columns = {"prefill": prefill, "prefill_tp": np.ones(3), "dp": np.full(3, 4.0), "tp": np.ones(3)}
+    traffic = Traffic(rate=1.0, input_len=4000, output_len=100)
+    events = rates_of(traffic, **columns)
+    assert events[1] == pytest.approx(2 * events[0], rel=0.15)
+    assert events[1] < events[2]
+    many = rates_of(traffic, **{name: np.tile(v, EXACT) for name, v in columns.items()})
+    assert many[:3] == pytest.approx(events, rel=0.25)
+    large = {
+        **columns,
+        "layers": 80,
+        "hidden": 8192,
+        "heads": 64,
+        "ffn": 28672,
+        "dp": np.ones(3),
+        "tp": np.full(3, 4.0),
+    }
+    assert np.isnan(rates_of(traffic, **large)).all()  # no reader holds the model
+
+
+def test_a_router_that_keeps_conversations_on_an_engine_raises_the_rate() -> None:
+    traffic = Traffic(
+        rate=1.0, input_len=1500, output_len=20, shared_prefix=16, sessions=Sessions(turns=8, think_s=0.1)
+    )
+    spread, kept = rates_of(traffic, dp=np.full(2, 4.0), router=np.array(["round_robin", "consistent_hash"]))
+    assert kept > 1.3 * spread
 
 
 def test_limits_that_no_rate_keeps_are_not_memory() -> None:

@@ -12,6 +12,7 @@ from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
 from autoscout.simulate.serving.simulator import ServingSimulator
+from kb.records import Sessions, Traffic
 
 SHAPE = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "gated": 1, "vocab": 128256}
 LONG = {"gpu": "a100", "input_len": 4000, "output_len": 100, "requests": 200, "length_spread": 0.3}
@@ -91,6 +92,19 @@ def test_received_prompts_compute_one_token_and_are_read_again_when_they_lost_th
     assert again.preemptions > 0
     assert not np.isnan(again.end_s).any()
     assert again.end_s.max() > received.end_s.max()
+
+
+def test_all_are_answered_where_caches_that_arrived_hold_all_blocks():
+    """A preempted request waited in front of those that held the blocks, and was then admitted without any."""
+    load = Traffic(
+        rate=500.0, requests=700, input_len=2200, output_len=100, shared_prefix=2000, sessions=Sessions(groups=24)
+    )
+    wide = {"prefill": 6.0, "prefill_tp": 1.0, "tp": 1.0, "dp": 1.0, "max_num_seqs": 8.0}
+    columns = {**SHAPE, "gpu": "h100", "traffic": load, **wide}
+    run = run_fleet(columns, setup(columns, device("h100"), 1), 0)
+    assert run is not None
+    assert run.preemptions > 0
+    assert not np.isnan(run.end_s).any()
 
 
 def test_what_fits_in_one_pool_only_is_not_served():

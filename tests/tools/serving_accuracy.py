@@ -18,13 +18,14 @@ import msgspec
 import numpy as np
 
 from autoscout.job.requests import of_traffic
+from autoscout.simulate.serving.engine_shapes import columns_at
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.highest_rate import of_many, of_one
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.one_replica import engine_of, limits_of, open_run
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
-from autoscout.simulate.serving.simulator import ServingSimulator, columns_at, exactly, fluid_error
+from autoscout.simulate.serving.simulator import ServingSimulator, exactly, fluid_error
 from autoscout.simulate.validation.serving_tables import columns_of_rows
 from kb.records import Traffic
 from tui.text import table

@@ -13,9 +13,10 @@ import numpy as np
 from serving_accuracy import read
 
 from autoscout.job.device_names import capability_of
+from autoscout.simulate.serving.engine_shapes import columns_at
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
-from autoscout.simulate.serving.simulator import ServingSimulator, columns_at
+from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.shadow.served import ServedTrace
 from autoscout.simulate.shadow.traced import GIB
 from autoscout.simulate.validation.serving_tables import columns_of_rows

@@ -268,6 +268,11 @@ def _params_bytes(e: EngineShapes, tied: np.ndarray) -> np.ndarray:
     return e.layers / e.pp * layer + embeddings * np.maximum(e.weight_bytes, 2.0)
 
 
+def columns_at(columns: Mapping[str, Any], rows: np.ndarray, n: int) -> dict[str, Any]:
+    """The columns restricted to some of the n configurations; scalars stay unchanged."""
+    return {k: v[rows] if isinstance(v, np.ndarray) and np.ndim(v) and len(v) == n else v for k, v in columns.items()}
+
+
 def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:
     """(n,) floats of a column. `default` replaces a missing column and NaN. A positive default also replaces 0, because
     a size or degree is never 0. False stays 0, because a switch that is off is not missing."""

@@ -415,5 +415,5 @@ class EngineSimulation:
     def _force(self) -> None:
         """Admits the first prompt in spite of the watermark, as version 0 does when nothing else runs."""
         s = self.waiting.popleft()
-        self._start(s, self._blocks(s.known), 0, 0)
-        self._prompt_step([(s, s.known)], decode=False)
+        self._start(s, self._blocks(s.known) - s.fetched, 0, 0)
+        self._prompt_step([(s, s.known - s.done)], decode=False)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.serving.engine_shapes import columns_at
 from autoscout.simulate.serving.fleet_run import apart, continues, link_s, load_of_traffic, readers
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.router_policies import rules_of
@@ -28,7 +29,7 @@ def fleet_fluid(columns: Mapping[str, Any], s: Setup, wanted: Collection[str] | 
     split, found = apart(columns, n), Found()
     if not split.any():
         return fluid(s, wanted)
-    some = {k: v[split] if isinstance(v, np.ndarray) and np.shape(v) == (n,) else v for k, v in columns.items()}
+    some = columns_at(columns, np.flatnonzero(split), n)
     pools = s.of(np.flatnonzero(split)), readers(some, s.engine.device, int(split.sum()))
     for rows, of_rows in ((split, _apart(*pools, wanted)), (~split, fluid(s.of(np.flatnonzero(~split)), wanted))):
         for name, values in of_rows.items():
@@ -61,7 +62,7 @@ def _apart(s: Setup, reading: Setup, wanted: Collection[str] | None) -> Found:
     sent = 1e3 * (link_once + link_each * s.input_len)
 
     def at(rate: np.ndarray, some: Collection[str] | None) -> Found:
-        open_load = {"rate": rate, "concurrency": 0 * one}
+        open_load = {"rate": rate, "concurrency": 0 * one, "requests": s.requests}
         names = None if some is None else {*some, *(name.replace("e2el", "ttft") for name in some)}
         first, then = (fluid(replace(pool, **open_load), names) for pool in (reading, writing))
         found = dict(then)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.job.requests import of_traffic
+from autoscout.job.requests import Requests, of_traffic
 from autoscout.job.trace import HASHED
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.serving.engine_run import EngineRun, step_times
@@ -53,21 +53,25 @@ class Fleets:
     def _readers(self) -> Setup:
         return readers(self._columns, self._s.engine.device, len(self._s.replicas))
 
-    def run(self, i: int) -> EngineRun | None:
-        """The run of configuration i; None if no request fits."""
+    def fits(self, i: int, requests: Requests) -> bool:
+        """Whether any request fits into the KV cache of configuration i's engines."""
+        if self._s.memory.kv_tokens[i] < int((requests.input_len + requests.output_len).min()):
+            return False
+        return not self.apart[i] or self._readers.memory.kv_tokens[i] >= int(requests.input_len.min()) + 1
+
+    def run(self, i: int, load: FleetLoad | None = None) -> EngineRun | None:
+        """The run of configuration i; None if no request fits. `load`: the requests, if not the columns' own."""
         s = self._s
-        load = _load(self._columns.get("traffic"), s, i)
+        load = load or _load(self._columns.get("traffic"), s, i)
+        if not self.fits(i, load.requests):
+            return None
         e, limits = engine_of(s, i), limits_of(s, i)
         longest = 0 if limits.chunked else int((load.requests.input_len + load.requests.output_len).max())
-        if limits.kv_tokens < int((load.requests.input_len + load.requests.output_len).min()):
-            return None
         count, times = max(int(s.replicas[i]), 1), step_times(e, limits, longest)
         groups = [EngineGroup(count, "both", times, limits, *_host_tier(float(self._offload[i]), e))]
         if self.apart[i]:
             reading = self._readers.of(np.array([i]))
             of_readers = limits_of(reading, 0)
-            if of_readers.kv_tokens < int(load.requests.input_len.min()) + 1:
-                return None
             own = step_times(reading.engine, of_readers, longest)
             groups = [
                 EngineGroup(max(int(reading.replicas[0]), 1), "reads", own, of_readers),

@@ -6,17 +6,23 @@ The search is a bisection, on the fluid model for many configurations and on the
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from autoscout.job.metrics import LOADS_PER_RATE, RATES_APART, REQUESTS_PER_LOAD
 from autoscout.job.requests import Requests, of_traffic
 from autoscout.simulate.serving.engine_run import EngineRun, RoomUsed, step_times
+from autoscout.simulate.serving.engine_shapes import columns_at
+from autoscout.simulate.serving.fleet_fluid import fleet_fluid
+from autoscout.simulate.serving.fleet_run import Fleets
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.one_replica import all_but_room, engine_of, limits_of, open_run
+from autoscout.simulate.serving.serving_fleet import FleetLoad
 from autoscout.simulate.serving.setup import Setup
 from kb.records import Traffic
 
@@ -33,16 +39,18 @@ _STEPS, _FAR, _MOST = 8, 64, 192
 _SURE = 2.0  # a limit is clearly broken if this many times the allowed number of requests (plus two) exceed it
 _EASY = 0.75  # a limit is clearly kept if no request exceeds this share of it
 _MOST_FOUND = 20_000  # limit on cached results
+_PER_REQUEST = ("arrival_s", "first_s", "end_s", "output_len", "input_len")  # arrays of a run
+_OF_NO_FLEET = MappingProxyType[str, Any]({})  # columns of configurations that are simulated engine by engine
 _IDLE_S = 1e5  # pause between the loads of a configuration's engines, which are simulated one after another on one
 
 
-def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
-    """(n,) highest rates in requests per second. `limits_ms`: latency metric → limit. 0: every rate breaks the limits;
-    NaN: the model or a request does not fit into memory."""
+def of_many(s: Setup, limits_ms: Mapping[str, float], columns: Mapping[str, Any] = _OF_NO_FLEET) -> np.ndarray:
+    """(n,) highest rates in requests per second. `limits_ms`: latency metric → limit. `columns`: of the same
+    configurations. 0: every rate breaks the limits; NaN: the model or a request does not fit into memory."""
     n = len(s.rate)
     searched = replace(s, concurrency=np.zeros(n), requests=np.full(n, float(REQUESTS_PER_LOAD)))
     wanted = {*limits_ms, "e2el_p50_ms"}
-    at_one = fluid(replace(searched, rate=np.ones(n)), wanted)
+    at_one = fleet_fluid(columns, replace(searched, rate=np.ones(n)), wanted)
     at_once = 1 if n > _FEW else max(_ROUNDS)
     answer_s = at_one["e2el_p50_ms"] / 1e3
 
@@ -51,8 +59,9 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
         nonlocal answer_s
         k, rate = rates.shape[1], rates.ravel()
         requests = np.clip(_LASTING * rate * np.repeat(answer_s, k), REQUESTS_PER_LOAD, _LONGEST)
-        each = searched.of(np.repeat(np.arange(n), k)) if k > 1 else searched
-        found = fluid(replace(each, rate=rate, requests=requests), wanted)
+        rows = np.repeat(np.arange(n), k)
+        each = searched.of(rows) if k > 1 else searched
+        found = fleet_fluid(columns_at(columns, rows, n), replace(each, rate=rate, requests=requests), wanted)
         all_kept = np.logical_and.reduce([found[metric] <= bound for metric, bound in limits_ms.items()])
         number = np.logical_and.accumulate(all_kept.reshape(n, k), axis=1).sum(axis=1)
         answer_s = found["e2el_p50_ms"].reshape(n, k)[np.arange(n), np.maximum(number - 1, 0)] / 1e3
@@ -152,11 +161,6 @@ class _Engines:
     def _broken(self, run: EngineRun) -> bool:
         return _surely(run, self.limits_ms) is False
 
-    def loads(self, count: int) -> int:
-        """The number of loads to simulate per rate: 1 if the trace fixes the arrivals, so that every load is equal."""
-        once, again = (of_traffic(self.traffic, seed, count).arrival_s for seed in (0, 1))
-        return 1 if np.array_equal(once, again) else LOADS_PER_RATE
-
 
 def of_one(
     traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], near: float, start: float = 0.0
@@ -165,26 +169,58 @@ def of_one(
     rate to try (0: `near`)."""
     near = near or _SLOW
     engines = _Engines(traffic, s, i, near, limits_ms)
+    rate = _searched(partial(_keeps, engines.load, traffic, limits_ms), near, start)
+    return Highest(rate, engines.room, engines.limits)
 
-    def keeps(rate: float) -> bool:
-        count = traffic.requests or REQUESTS_PER_LOAD
-        loads = [engines.load(0, count, rate)]
-        while (needed := _LASTING * rate * _answer_s(loads[0].run)) > 2 * count < _LONGEST:
-            if loads[0].run.given_up:
-                return False
-            count = min(math.ceil(needed), _LONGEST)
-            loads = [engines.load(0, count, rate)]
-        surely = _surely(loads[0].run, limits_ms)
-        if needed > 2 * count or surely is False:
+
+def of_fleet(
+    traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], columns: Mapping[str, Any], start: float = 0.0
+) -> float:
+    """The highest rate of configuration i, whose fleet is simulated as a whole; NaN if no request fits. `columns`: of
+    the same configurations; `start`: the first rate to try (0: the estimate by `of_many`)."""
+    fleets, one = Fleets(columns, s), np.array([i])
+    if not fleets.fits(i, of_traffic(traffic)):
+        return math.nan
+
+    def load(seed: int, count: int, rate: float) -> _Load:
+        whole = of_traffic(traffic, seed, count)
+        asked = replace(whole, arrival_s=whole.arrival_s * whole.mean_rate / rate)
+        run = fleets.run(i, FleetLoad(asked, traffic.sessions.think_s if traffic.sessions else 0.0))
+        assert run is not None  # because a request fits
+        order = np.argsort(run.arrival_s, kind="stable")
+        return _Load(replace(run, **{name: getattr(run, name)[order] for name in _PER_REQUEST}), [slice(None)])
+
+    near = start or float(of_many(s.of(one), limits_ms, columns_at(columns, one, len(s.rate)))[0]) or _SLOW
+    return _searched(partial(_keeps, load, traffic, limits_ms), near, start)
+
+
+def _keeps(
+    simulated: Callable[[int, int, float], _Load], traffic: Traffic, limits_ms: Mapping[str, float], rate: float
+) -> bool:
+    """Whether the limits are kept at a rate. `simulated`: a function from (seed, number of requests, rate) to a
+    load."""
+    count = traffic.requests or REQUESTS_PER_LOAD
+    loads = [simulated(0, count, rate)]
+    while (needed := _LASTING * rate * _answer_s(loads[0].run)) > 2 * count < _LONGEST:
+        if loads[0].run.given_up:
             return False
-        if surely is None or _saturated(loads):
-            # If the job's own number of requests makes a load longer than needed, fewer loads suffice.
-            enough = math.ceil(LOADS_PER_RATE * max(needed, REQUESTS_PER_LOAD) / count)
-            loads += [engines.load(seed, count, rate) for seed in range(1, min(enough, engines.loads(count)))]
-        found = metrics_of_run(_pooled([load.run for load in loads]))
-        return not _saturated(loads) and all(found.get(name, math.inf) <= bound for name, bound in limits_ms.items())
+        count = min(math.ceil(needed), _LONGEST)
+        loads = [simulated(0, count, rate)]
+    surely = _surely(loads[0].run, limits_ms)
+    if needed > 2 * count or surely is False:
+        return False
+    if surely is None or _saturated(loads):
+        # If the job's own number of requests makes a load longer than needed, fewer loads suffice.
+        enough = math.ceil(LOADS_PER_RATE * max(needed, REQUESTS_PER_LOAD) / count)
+        loads += [simulated(seed, count, rate) for seed in range(1, min(enough, _loads(traffic, count)))]
+    found = metrics_of_run(_pooled([load.run for load in loads]))
+    return not _saturated(loads) and all(found.get(name, math.inf) <= bound for name, bound in limits_ms.items())
 
-    return Highest(_searched(keeps, near, start), engines.room, engines.limits)
+
+def _loads(traffic: Traffic, count: int) -> int:
+    """The number of loads to simulate per rate: 1 if the trace fixes the arrivals, so that every load is equal."""
+    once, again = (of_traffic(traffic, seed, count).arrival_s for seed in (0, 1))
+    return 1 if np.array_equal(once, again) else LOADS_PER_RATE
 
 
 def _searched(keeps: Callable[[float], bool], near: float, start: float) -> float:
@@ -232,8 +268,9 @@ def _answer_s(run: EngineRun) -> float:
 
 
 def _pooled(runs: list[EngineRun]) -> EngineRun:
-    arrays = ("arrival_s", "first_s", "end_s", "output_len", "input_len", "gaps_s", "gap_counts")
-    pooled = {name: np.concatenate([getattr(run, name) for run in runs]) for name in arrays}
+    pooled = {
+        name: np.concatenate([getattr(run, name) for run in runs]) for name in (*_PER_REQUEST, "gaps_s", "gap_counts")
+    }
     return replace(runs[0], **pooled, preemptions=sum(run.preemptions for run in runs))
 
 

@@ -189,8 +189,8 @@ class PrefixCache:
         return min(shared, self._most[i]) // self._block
 
     def trim(self, free: int) -> None:
-        """Evicts what does not fit into `free` blocks."""
-        over = self._spare - free * self._block
+        """Evicts what does not fit into `free` blocks (fewer than 0 after a request was admitted without a place)."""
+        over = self._spare - max(free, 0) * self._block
         while over > 0:
             node = next(iter(self._idle))
             gone = min(over, self._tokens[node])

@@ -76,8 +76,14 @@ class RoutedEngine(EngineSimulation):
             self.waiting = deque(sorted(self.waiting, key=lambda s: not s.fetched))
 
     def _force(self) -> None:
-        if not self._fetched:  # else all blocks are taken by requests whose caches are under way
-            super()._force()
+        """A request whose cache has arrived goes before a preempted one, which waits for the blocks of such requests.
+        (While caches are under way, the engine waits for them.)"""
+        if self._fetched:
+            return
+        if (first := next((s for s in self.waiting if s.fetched), None)) is not None:
+            self.waiting.remove(first)
+            self.waiting.appendleft(first)
+        super()._force()
 
     def _busy(self) -> bool:
         """Whether there is something to compute. An engine that has nothing else sees its new requests at once."""

@@ -8,10 +8,10 @@ import numpy as np
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.joules import COMPUTING, level
 from autoscout.simulate.member import Columns, Prediction
-from autoscout.simulate.serving.engine_shapes import numbers
+from autoscout.simulate.serving.engine_shapes import columns_at, numbers
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import setup
-from autoscout.simulate.serving.simulator import ServingSimulator, columns_at, rows_of
+from autoscout.simulate.serving.simulator import ServingSimulator, rows_of
 from autoscout.simulate.serving.steps import linear_s, prefill_attention_s
 
 Array = np.ndarray

@@ -2,7 +2,7 @@
 
 A few configurations are simulated by events (events.py), many by the fluid model (fluid.py); step times agree."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -15,10 +15,10 @@ from autoscout.simulate.encode import software_of
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.serving import fleet_run, speculation, unsaid
 from autoscout.simulate.serving.doubt import at_a_rate, fluid_error, own_error, prior_spread, swings
-from autoscout.simulate.serving.engine_shapes import numbers
+from autoscout.simulate.serving.engine_shapes import columns_at, numbers
 from autoscout.simulate.serving.fleet_fluid import fleet_fluid
 from autoscout.simulate.serving.fluid import fluid
-from autoscout.simulate.serving.highest_rate import of_few, of_many
+from autoscout.simulate.serving.highest_rate import of_few, of_fleet, of_many
 from autoscout.simulate.serving.latencies import FEWEST, QUANTILES, metrics_of_run, share_within
 from autoscout.simulate.serving.one_replica import as_full, replica_run
 from autoscout.simulate.serving.serving_device import device, has_constants
@@ -234,9 +234,7 @@ def evaluate(columns: Columns, kind: str, counts: np.ndarray, metric: str = "") 
         found["goodput_rps"] = found["goodput_rps"] * share_within(found, _slo(columns))
     found["kv_cache_tokens"] = s.memory.kv_tokens
     if metric == HIGHEST_RATE:
-        limits, traffic = _limits(columns), columns.get("traffic")
-        rates = of_few(traffic, s, limits) if exact.all() and isinstance(traffic, Traffic) else of_many(s, limits)
-        found[metric] = np.where(fleet_run.apart(columns, n), np.nan, rates)
+        found[metric] = _highest_rates(columns, rows, keys if exact.all() else [])
     else:
         for i in np.flatnonzero(exact).tolist():
             for name, value in _once(keys[i], partial(exactly, columns, s, i, rows.fleets)).items():
@@ -313,6 +311,20 @@ def _once(key: Any, run: Callable[[], dict[str, float]]) -> dict[str, float]:
     return _SIMULATED[key]
 
 
+def _highest_rates(columns: Columns, rows: _Rows, keys: Sequence[Any]) -> np.ndarray:
+    """(n,) the highest rates within the limits. `keys`: of all rows, if they are to be simulated; else empty."""
+    limits, traffic, s = _limits(columns), columns.get("traffic"), rows.setup
+    if not keys or not isinstance(traffic, Traffic):
+        return of_many(s, limits, columns)
+    whole, rates, start = rows.fleets.whole, np.full(len(keys), np.nan), 0.0
+    rates[~whole] = of_few(traffic, s.of(np.flatnonzero(~whole)), limits)
+    for i in np.flatnonzero(whole).tolist():
+        searched = partial(of_fleet, traffic, s, i, limits, columns, start)
+        rates[i] = _once((HIGHEST_RATE, keys[i]), lambda ask=searched: {HIGHEST_RATE: ask()})[HIGHEST_RATE]
+        start = rates[i] if rates[i] > 0 else start
+    return rates
+
+
 def exactly(columns: Columns, s: Setup, i: int, fleets: fleet_run.Fleets | None = None) -> dict[str, float]:
     """Metrics of configuration i from the event simulation of one replica, or of a whole fleet."""
     fleets = fleets or fleet_run.Fleets(columns, s)
@@ -339,11 +351,6 @@ def exactly(columns: Columns, s: Setup, i: int, fleets: fleet_run.Fleets | None 
 
 def rows_of(columns: Columns) -> int:
     return max((np.size(v) for name, v in columns.items() if isinstance(v, np.ndarray)), default=1)
-
-
-def columns_at(columns: Columns, rows: np.ndarray, n: int) -> dict[str, Any]:
-    """The columns restricted to some of the n configurations; scalars stay unchanged."""
-    return {k: v[rows] if isinstance(v, np.ndarray) and np.ndim(v) and len(v) == n else v for k, v in columns.items()}
 
 
 def _each_once(columns: Columns) -> tuple[dict[str, Any], np.ndarray]:
