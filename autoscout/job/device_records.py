@@ -54,6 +54,9 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     doubled: float = 1.0  # time of matrix products on a CPU with twice as many threads, as a share
     watts: float = 0.0  # nominal power limit; 0: unknown
     host_gb_s: float = 32.0  # bandwidth to the host in one direction; default: PCIe 4.0
+    # sequential reads of the node's storage; default: one NVMe drive for data centres, the Micron 7450 (ServeTheHome,
+    # "Micron 7450 SSDs Launched with 176-Layer NAND")
+    storage_gb_s: float = 6.8
     channel_gb_s: float = 0.0  # bandwidth of one NCCL channel over the island's links; 0: unknown
     context_gib: float  # memory for the driver, its libraries and communicators
     calibrated: bool = False  # the kernels were measured on such a device, not taken from a data sheet
@@ -157,7 +160,7 @@ def _converted(stem: str, content: Content) -> DeviceRecord:
 
 
 def _contradictions(one: DeviceRecord) -> Iterator[str]:
-    figures = ("memory_gib", "memory_gb_s", "multiprocessors", "per_node")
+    figures = ("memory_gib", "memory_gb_s", "multiprocessors", "per_node", "storage_gb_s")
     for name, value in (*((n, getattr(one, n)) for n in figures), *one.peak_tflops.items()):
         if not value > 0:
             yield f"{name} = {value:g} must be more than 0"

@@ -127,6 +127,7 @@ HEAD = 'name = "mine"\nsource = "me"\nlike = "h100"\n'
         ({"mine": HEAD + "peak_tflops = { bf16 = 900, fp8 = 500 }\n"}, "fp8 = 500 is slower than bf16 = 900"),
         ({"mine": HEAD + "peak_tflops = { fp8 = 500 }\n"}, "peak_tflops has no bf16; add it"),
         ({"mine": HEAD + "memory_gib = 0\n"}, "memory_gib = 0 must be more than 0"),
+        ({"mine": HEAD + "storage_gb_s = 0\n"}, "storage_gb_s = 0 must be more than 0"),
         ({"mine": HEAD + "cores = 4\n"}, "vendor = 'nvidia' is for GPUs, but cores = 4 is for CPUs"),
         ({"mine": HEAD + "per_tray = 3\n"}, "per_node = 8 is not a multiple of per_tray = 3"),
         ({"mine": HEAD + "memory_gb = 80\n"}, "memory_gb"),

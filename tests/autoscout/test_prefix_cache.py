@@ -5,6 +5,7 @@ import pytest
 
 from autoscout.job.requests import Requests
 from autoscout.job.sessions import talks
+from autoscout.simulate.serving.cache_tiers import Tier
 from autoscout.simulate.serving.prefix_cache import PrefixCache, SharedPaths
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.targets.jobs import JobSpace
@@ -53,19 +54,39 @@ def test_blocks_that_two_hold_are_free_when_both_have_ended() -> None:
     assert cache.give(1, 0) == 0
 
 
+def forgotten(*rooms: int) -> PrefixCache:
+    """A cache with tiers of these sizes, whose device has forgotten three conversations of 112 tokens each."""
+    cache = PrefixCache(conversations(2, 6), 16, [Tier(room) for room in rooms])
+    for i in (0, 2, 4):
+        cache.take(i)
+        cache.give(i, 20)
+    cache.trim(0)
+    assert cache.found(1) == (0, 0)
+    return cache
+
+
 def test_what_the_device_evicted_is_on_the_host_until_that_is_full() -> None:
-    paths = conversations(2, 6)
-    roomy, tight = (PrefixCache(paths, 16, host_room=room) for room in (1000, 250))
-    for cache in (roomy, tight):
-        for i in (0, 2, 4):
-            cache.take(i)
-            cache.give(i, 20)
-        cache.trim(0)
-        assert cache.found(1) == (0, 0)
-    assert roomy.on_host(1, 0) == 112
-    assert tight.on_host(1, 0) == 0
-    assert tight.on_host(5, 0) == 112
-    assert PrefixCache(paths, 16, host_room=15).host is None
+    assert forgotten(1000).behind(1, 0) == [112]
+    assert forgotten(250).behind(1, 0) == [0]
+    assert forgotten(250).behind(5, 0) == [112]
+    assert not forgotten(15).tiers
+
+
+def test_files_have_what_the_host_evicted_and_the_host_goes_first() -> None:
+    cache = forgotten(300, 10**6)
+    # of the first prompt the host has 40 tokens, two whole blocks, and the block that ends in its answer
+    assert [cache.behind(i, 0) for i in (1, 3, 5)] == [[48, 64], [112, 0], [112, 0]]
+    assert cache.behind(1, 48) == [16, 48]  # the device has the beginning
+    assert forgotten(64, 10**6).behind(1, 0) == [0, 64]  # no more than the host's memory has room for
+
+
+def test_what_is_read_from_files_takes_the_place_of_other_blocks_on_the_host() -> None:
+    cache = forgotten(300, 10**6)
+    cache.promote(1, 112)
+    assert cache.behind(1, 0) == [112, 0]
+    here, files = cache.behind(3, 0)
+    assert files > 0
+    assert here + files == 112
 
 
 def test_host_memory_shortens_waits_of_conversations_that_the_device_forgot() -> None:

@@ -70,6 +70,7 @@ def own_error(metric: str, columns: Columns, found: Mapping[str, np.ndarray], ki
         "power": doubt(numbers(columns, "power_cap", 100.0, n) / 100),
         "guesses": np.where(speculation.speculation(columns, n).guesses > 0, _GUESSED, 0.0),
         "pools": np.where(fleet_run.apart(columns, n), fleet_run.ERROR, 0.0),
+        "files": np.where(fleet_run.on_disk(columns, n), fleet_run.FILES_ERROR, 0.0),
         "latents": np.where(numbers(columns, "kv_lora_rank", 0.0, n) > 0, latents.ERROR, 0.0),
         "host": _HOSTS * _of_host(columns, found, kind, n),
     }

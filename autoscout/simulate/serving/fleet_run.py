@@ -4,6 +4,7 @@ latter with nine runs measured by dstack.
 
 A single engine with conversations, or with prompts that share blocks, is a fleet of one."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -15,7 +16,7 @@ from autoscout.job.requests import Requests, of_traffic
 from autoscout.job.trace import HASHED
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.serving.engine_run import EngineRun, step_times
-from autoscout.simulate.serving.engine_shapes import EngineShapes, numbers
+from autoscout.simulate.serving.engine_shapes import EngineShapes, numbers, switches
 from autoscout.simulate.serving.one_replica import engine_of, limits_of, requests_of
 from autoscout.simulate.serving.router_policies import policy_of, routers
 from autoscout.simulate.serving.serving_device import ServingDevice
@@ -24,6 +25,9 @@ from autoscout.simulate.serving.setup import Setup, setup
 from kb.records import Traffic
 
 ERROR = 0.2  # additional log error of separate prefill engines; assumed
+# Additional log error of a KV cache in files; assumed. One drive stands for unknown storage, and vLLM
+# reads the files of one request one after another, which most drives do more slowly than many at once.
+FILES_ERROR = 0.3
 _LOADS: dict[str, FleetLoad] = {}  # cache by traffic
 _MOST_LOADS = 8  # limit of this cache
 
@@ -31,6 +35,11 @@ _MOST_LOADS = 8  # limit of this cache
 def apart(columns: Mapping[str, Any], n: int) -> np.ndarray:
     """(n,) whether a configuration has separate engines for prompts."""
     return np.broadcast_to(np.nan_to_num(np.asarray(columns.get("prefill", 0), dtype=float)) > 0, (n,))
+
+
+def on_disk(columns: Mapping[str, Any], n: int) -> np.ndarray:
+    """(n,) whether a configuration has a tier of the KV cache in files."""
+    return switches(columns, "kv_disk", False, n)
 
 
 def continues(traffic: Any) -> bool:
@@ -47,7 +56,8 @@ class Fleets:
         self.apart = apart(columns, n)
         self.whole = self.apart | continues(columns.get("traffic")) | ("router" in columns)
         self._routers = routers(columns, n)
-        self._offload = np.nan_to_num(numbers(columns, "kv_offload", 0.0, n))
+        self._offload = numbers(columns, "kv_offload", 0.0, n)
+        self._on_disk = on_disk(columns, n)
 
     @cached_property
     def _readers(self) -> Setup:
@@ -68,7 +78,7 @@ class Fleets:
         e, limits = engine_of(s, i), limits_of(s, i)
         longest = 0 if limits.chunked else int((load.requests.input_len + load.requests.output_len).max())
         count, times = max(int(s.replicas[i]), 1), step_times(e, limits, longest)
-        groups = [EngineGroup(count, "both", times, limits, *_host_tier(float(self._offload[i]), e))]
+        groups = [EngineGroup(count, "both", times, limits, tiers=self._tiers(i, e))]
         if self.apart[i]:
             reading = self._readers.of(np.array([i]))
             of_readers = limits_of(reading, 0)
@@ -78,6 +88,16 @@ class Fleets:
                 EngineGroup(count, "answers", times, limits, link_of(reading.engine)),
             ]
         return simulate_fleet(groups, policy_of(self._routers[i]), load, float(s.front_end_s[i] + s.request_s[i]))
+
+    def _tiers(self, i: int, e: EngineShapes) -> list[tuple[int, float]]:
+        """`tiers` of the EngineGroup. vLLM counts the host's memory over all tensor parallel ranks of an engine. Each
+        rank has its own link to it, but all read the same storage. Files have no limit on their size."""
+        each, hw = float(e.kv_bytes[0] * e.layers[0]), hardware(e.device.name)
+        assert hw is not None
+        whole = each * float(e.tp[0])
+        host = (int(float(self._offload[i]) * 2**30 / whole), each / (1e9 * hw.host_gb_s))
+        files = (sys.maxsize, whole / (1e9 * hw.storage_gb_s))
+        return [host, files] if self._on_disk[i] else [host]
 
 
 def run_fleet(columns: Mapping[str, Any], s: Setup, i: int) -> EngineRun | None:
@@ -89,14 +109,6 @@ def link_of(e: EngineShapes) -> tuple[float, float]:
     """`link_s` of one configuration."""
     once, each = link_s(e)
     return once, float(each[0])
-
-
-def _host_tier(gib: float, e: EngineShapes) -> tuple[tuple[float, float], int]:
-    """((latency, seconds per token) of a transfer from the host's memory; tokens that fit into `gib` of it). vLLM
-    counts the size over all tensor parallel ranks of an engine; each rank has its own link."""
-    each, hw = float(e.kv_bytes[0] * e.layers[0]), hardware(e.device.name)
-    assert hw is not None
-    return (0.0, each / (1e9 * hw.host_gb_s)), int(gib * 2**30 / (each * float(e.tp[0])))
 
 
 def readers(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:

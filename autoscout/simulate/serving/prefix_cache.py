@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from autoscout.job.requests import Requests
 from autoscout.job.trace import BLOCK
+from autoscout.simulate.serving.cache_tiers import Tier
 
 Path = list[tuple[int, int]]
 
@@ -87,42 +88,12 @@ def _beginnings(path: Path, block: int) -> list[int]:
     return found
 
 
-class HostTier:
-    """A second tier of the cache in the host's memory, for `room` tokens. As with vLLM's OffloadingConnector, it gets
-    all blocks when they are computed, and evicts those that were not used for the longest time."""
-
-    def __init__(self, room: int) -> None:
-        self._room = room
-        self._tokens: dict[int, int] = {}  # node → its tokens, next to be evicted first
-
-    def keep(self, path: Path) -> None:
-        for node, tokens in reversed(path):
-            self._room += self._tokens.pop(node, 0) - tokens
-            self._tokens[node] = tokens
-        while self._room < 0:
-            node = next(iter(self._tokens))
-            gone = min(-self._room, self._tokens[node])
-            self._room += gone
-            self._tokens[node] -= gone
-            if not self._tokens[node]:
-                del self._tokens[node]
-
-    def found(self, path: Path, begun: int) -> int:
-        """Tokens of the path that are here, if the first `begun` are in the device's cache."""
-        end = 0
-        for node, size in path:
-            end += size
-            here = self._tokens.get(node, 0)
-            if end > begun and here < size:
-                return max(end - size + here - begun, 0)
-        return max(end - begun, 0)
-
-
 class PrefixCache:
-    """The cache of one engine with blocks of `block` tokens. `host_room`: tokens of its second tier, 0 for none."""
+    """The cache of one engine with blocks of `block` tokens. `tiers`: those behind the device, nearest first, which are
+    not used if the nearest one cannot hold a block."""
 
-    def __init__(self, paths: SharedPaths, block: int, host_room: int = 0) -> None:
-        self.host = HostTier(host_room) if host_room >= block else None
+    def __init__(self, paths: SharedPaths, block: int, tiers: Sequence[Tier] = ()) -> None:
+        self.tiers: Sequence[Tier] = tiers if tiers and tiers[0].room >= block else ()
         self._prompts, self._answers, self._block = paths.prompts, paths.answers, block
         self._most = paths.whole(block)
         self._tokens: dict[int, int] = {}  # node → its cached tokens
@@ -150,16 +121,37 @@ class PrefixCache:
         most = self._most[i]
         return min(cached // self._block * self._block, most), min(held, most) // self._block
 
-    def on_host(self, i: int, cached: int) -> int:
-        """Tokens of a prompt in whole blocks that only the second tier has. `cached`: those that the device has."""
-        if self.host is None:
-            return 0
-        end = min(cached + self.host.found(self._prompts[i], cached), self._most[i])
-        return max(end // self._block * self._block - cached, 0)
+    def behind(self, i: int, cached: int) -> list[int]:
+        """Tokens of a prompt in whole blocks that each tier contributes, each block from the nearest tier that has it.
+        `cached`: those that the device has. All others are in the nearest tier at once before they reach the device, so
+        they cannot exceed its room."""
+        found = [0] * len(self.tiers)
+        most = min(self._most[i], cached + self.tiers[0].room)
+        whole, begun = cached, 0  # tokens found in whole blocks, and those of the nodes before this one
+        for node, size in self._prompts[i]:
+            reached = begun
+            for k, tier in enumerate(self.tiers):
+                reached = max(reached, begun + min(tier.held(node), size))
+                end = min(reached, most) // self._block * self._block
+                found[k] += max(end - whole, 0)
+                whole = max(end, whole)
+            begun += size
+            if reached < begun and begun > cached:
+                break
+        return found
+
+    def promote(self, i: int, tokens: int) -> None:
+        """Puts the first tokens of a prompt into the nearest tier."""
+        nearest, path = self.tiers[0], Path()
+        for node, size in self._prompts[i]:
+            if tokens > 0:
+                path.append((node, max(min(size, tokens), nearest.held(node))))
+            tokens -= size
+        nearest.keep(path)
 
     def take(self, i: int) -> None:
-        if self.host is not None:
-            self.host.keep(self._prompts[i])
+        for tier in self.tiers:
+            tier.keep(self._prompts[i])
         for node, size in self._prompts[i]:
             if node in self._idle:
                 del self._idle[node]
@@ -178,8 +170,8 @@ class PrefixCache:
             shared += size
         if answered:
             self.keep([(self._answers[i], answered)])
-            if self.host is not None:
-                self.host.keep([(self._answers[i], answered)])
+            for tier in self.tiers:
+                tier.keep([(self._answers[i], answered)])
         for node, _ in reversed(self._prompts[i]):
             self._held[node] -= 1
             if not self._held[node]:

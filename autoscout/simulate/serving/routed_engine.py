@@ -7,6 +7,7 @@ import math
 from collections import deque
 
 from autoscout.job.requests import Requests
+from autoscout.simulate.serving.cache_tiers import Link
 from autoscout.simulate.serving.engine_run import Sequence
 from autoscout.simulate.serving.events import EngineSimulation
 from autoscout.simulate.serving.held_back import EngineLimits
@@ -16,7 +17,7 @@ from autoscout.simulate.serving.step_times import StepTimes
 
 class RoutedEngine(EngineSimulation):
     """`cache`: None if no requests share beginnings. `link`: (seconds, seconds per token) of a transfer from an engine
-    that read the prompt, or from the host's memory, which a request then waits for; transfers are sequential.
+    that read the prompt. A request waits for it, as for a transfer from the host's memory; transfers are sequential.
 
     `at`: time of the engine's next event, infinity if it has nothing to do. `ended`: (time, request) of answers that
     have ended since the fleet looked. `arriving`: (time, request) of transfers under way."""
@@ -31,9 +32,10 @@ class RoutedEngine(EngineSimulation):
         link: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         super().__init__(times, limits, requests)
-        self.number, self.cache, self._link = number, cache, link
+        self.number, self.cache = number, cache
+        self._link = cache.tiers[0].link if cache and cache.tiers else Link(*link)
         self._all_remote = requests.received
-        self._some_remote = requests.received or bool(cache and cache.host)
+        self._some_remote = requests.received or bool(cache and cache.tiers)
         self.coming, self.prefix = [], 0
         self.at, self.in_flight = math.inf, 0
         self.ended: list[tuple[float, int]] = []
@@ -42,8 +44,9 @@ class RoutedEngine(EngineSimulation):
         self._unseen_remote: list[Sequence] = []
         self._fetched: dict[int, Sequence] = {}  # their caches are under way
         self._planned, self._seqs = 0, 0  # decode steps under way, and their sequences
+        # tokens of prompts that were found once files had been read; 0: files were only looked for
+        self._promoted: dict[int, int] = {}
         self._soon = False  # whether a transfer may begin after the next step
-        self._link_free = 0.0
 
     @property
     def queued(self) -> int:
@@ -62,9 +65,13 @@ class RoutedEngine(EngineSimulation):
         self._set_next()
 
     def transferred(self, i: int, at: float) -> None:
-        """Takes a request whose cache has arrived."""
+        """Takes a request whose cache has arrived, on the device or (from files) in the host's memory."""
         late = self._reach(at)
-        self.unseen.append(self._fetched.pop(i))
+        s = self._fetched.pop(i)
+        if s.fetched:
+            self.unseen.append(s)
+        else:
+            (self._unseen_remote if late else self._remote).insert(0, s)
         if not late:
             self._see_all()
         self._set_next()
@@ -115,14 +122,15 @@ class RoutedEngine(EngineSimulation):
             if not self.limits.ahead:  # requests that are sent when others end may begin in the next step
                 self._set_next()
                 return
+        looked = False
         if self._remote or self._unseen_remote:
-            self._fetch()
+            looked = self._fetch()
         else:
             self._soon = False
         before = self.steps
         if self._busy():
             self._one_event()
-        if self._planned or self.steps > before or not self._fetched:
+        if self._planned or self.steps > before or looked or not self._fetched:
             self._set_next()
         else:  # it waits for a transfer
             self.at = math.inf
@@ -141,30 +149,61 @@ class RoutedEngine(EngineSimulation):
             (self._unseen_remote if late else self._remote).append(s)
         return True
 
-    def _fetch(self) -> None:
-        """Begins the transfers of the caches for which there are blocks, if there is a place for another request."""
+    def _fetch(self) -> bool:
+        """Begins the transfers of the caches for which there are blocks, if there is a place for another request.
+        Returns whether files were looked for, so that more transfers may begin after the next step."""
         if not self._busy():
             self._remote += self._unseen_remote
             self._unseen_remote = []
         waiting, self._remote = self._remote, []
+        looked = list[Sequence]()
         for n, s in enumerate(waiting):
             cached, shared = self._found(s)
             need = self._blocks(s.known) - shared
-            if len(self.decoding) + len(self.prefilling) >= self.limits.max_seqs or need > self.free:
+            seated = len(self.decoding) + len(self.prefilling) < self.limits.max_seqs
+            if seated and self._promotes(s, cached):
+                if s.id not in self._fetched:
+                    looked.append(s)
+                continue
+            if not seated or need > self.free:
                 self._remote = waiting[n:]
                 break
-            tokens = s.known - cached if self._all_remote or self.cache is None else self.cache.on_host(s.id, cached)
+            tokens = self._elsewhere(s, cached)
             if not tokens:
                 self.waiting.append(s)
                 continue
             self.free -= need
             s.done, s.fetched = max(s.done, cached + tokens * (not self._all_remote)), need
-            self._link_free = max(self.now, self._link_free) + self._link[0] + self._link[1] * tokens
             self._fetched[s.id] = s
-            self.arriving.append((self._link_free, s.id))
-        self._soon = bool(self._unseen_remote)
-        self._remote += self._unseen_remote
+            self.arriving.append((self._link.arrival(self.now, tokens), s.id))
+        self._soon = bool(self._unseen_remote or looked)
+        self._remote += looked + self._unseen_remote
         self._unseen_remote = []
+        return bool(looked)
+
+    def _promotes(self, s: Sequence, cached: int) -> bool:
+        """Whether a request has to wait for files. As in vLLM, these are looked for during a step, also for a prompt
+        that they lack, and what they have is read into the host's memory before the request gets blocks. Meanwhile
+        other requests go on."""
+        if self.cache is None or len(self.cache.tiers) < 2:
+            return False
+        if s.id not in self._promoted:
+            self._promoted[s.id] = 0
+            return True
+        here, files = self.cache.behind(s.id, cached)
+        if not files or self._promoted[s.id]:
+            return False
+        self._promoted[s.id] = found = cached + here + files
+        self.cache.promote(s.id, found)
+        self._fetched[s.id] = s
+        self.arriving.append((self.cache.tiers[1].link.arrival(self.now, files), s.id))
+        return True
+
+    def _elsewhere(self, s: Sequence, cached: int) -> int:
+        """Tokens of a prompt that only another engine or the host's memory has."""
+        if self._all_remote or self.cache is None:
+            return s.known - cached
+        return max(self.cache.behind(s.id, cached)[0], self._promoted.get(s.id, 0) - cached)
 
     def _decode_run(self) -> None:
         if self.phase[self.step % self.limits.block] > self.free:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from autoscout.job.requests import Requests
+from autoscout.simulate.serving.cache_tiers import Tier
 from autoscout.simulate.serving.engine_run import EngineRun
 from autoscout.simulate.serving.fleet_router import FleetRouter
 from autoscout.simulate.serving.held_back import EngineLimits
@@ -43,14 +44,15 @@ class FleetLoad:
 @dataclass(frozen=True)
 class EngineGroup:
     """Equal engines. `role`: "reads" (prompts for other engines), "answers" (their requests), or "both". `link`: as in
-    RoutedEngine. `host_room`: as in PrefixCache."""
+    RoutedEngine. `tiers`: (tokens, seconds per token) of the tiers behind a device, nearest first: the host's memory,
+    of which each engine has its own, and files, which all engines of the node share."""
 
     count: int
     role: str
     times: StepTimes
     limits: EngineLimits
     link: tuple[float, float] = (0.0, 0.0)
-    host_room: int = 0
+    tiers: Sequence[tuple[int, float]] = ()
 
 
 def simulate_fleet(
@@ -71,9 +73,11 @@ class _Fleet:
         self.roles: dict[str, list[RoutedEngine]] = {}
         of_role = {"reads": load.read_only, "answers": load.received, "both": load.both}
         for group in groups:
+            shared = [Tier(*tier) for tier in group.tiers[1:]]
             for _ in range(group.count):
+                tiers = [*(Tier(*tier) for tier in group.tiers[:1]), *shared]
                 cached = load.paths.any and group.limits.prefix_caching
-                cache = PrefixCache(load.paths, group.limits.block, group.host_room) if cached else None
+                cache = PrefixCache(load.paths, group.limits.block, tiers) if cached else None
                 number = len(self.engines)
                 engine = RoutedEngine(number, group.times, group.limits, of_role[group.role], cache, group.link)
                 self.engines.append(engine)
