@@ -14,7 +14,8 @@ def all_reduce_us(
     network, needed if a group spans nodes, where engines use NCCL instead of their own kernels."""
     world, message = np.broadcast_arrays(world, np.maximum(message, 1.0))
     us, several = np.zeros(world.shape), world > 1
-    us[several] = _several_us(device, world[several], message[several])
+    if several.any():
+        us[several] = _several_us(device, world[several], message[several])
     if nodes is None or not np.any(world > nodes.per_node):
         return us
     return np.where(world > nodes.per_node, 1e6 * nodes.all_reduce(message, world, np.ones(1)), us)

@@ -4,8 +4,9 @@ predicted), called log error below. Its components are assumed to be independent
 docs/lab/simulators-serving.md (widths) lists the public runs that the constants were fitted to, and the coverage of the
 intervals on other runs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from autoscout.simulate.hardware.power_limit import doubt
 from autoscout.simulate.member import Columns
 from autoscout.simulate.serving import fleet_run, latents, speculation
 from autoscout.simulate.serving.engine_shapes import numbers
-from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.fluid import solved
 from autoscout.simulate.serving.served_by import engines_of, strange_releases
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import Setup
@@ -107,17 +108,23 @@ def _of_software(metric: str, columns: Columns, n: int) -> np.ndarray:
     return np.sqrt(other**2 + np.where(arrive, served, 0.0) ** 2 + mixture**2 + strange**2)
 
 
-def swings(metric: str, s: Setup, speed: np.ndarray) -> dict[str, np.ndarray]:
-    """For `metric` and all means: (n,) change in the log if the engine's speed is off by the log error `speed`; 0 for
-    closed loops and fixed batches. Near saturation, waits grow several-fold if an engine is slightly slower."""
+def swings(s: Setup, speed: np.ndarray) -> Callable[[str], np.ndarray]:
+    """A function from a latency to its (n,) change in the log if the engine's speed is off by the log error `speed`; 0
+    for closed loops and fixed batches. Near saturation, waits grow several-fold if an engine is slightly slower."""
     n, opened = len(speed), s.rate > 0
     if not np.any(opened):
-        return {metric: np.zeros(n)}
+        return lambda _: np.zeros(n)
     both = s.of(np.tile(np.arange(n), 2))
-    found = fluid(replace(both, rate=both.rate * np.exp(np.concatenate([speed, -speed]))), {metric})
-    with np.errstate(invalid="ignore", divide="ignore"):
-        changes = {name: np.log(v[:n] / v[n:]) / 2 for name, v in found.items() if name == metric or "_mean_" in name}
-    return {name: np.where(opened, np.nan_to_num(v, nan=0.0, posinf=0.0), 0.0) for name, v in changes.items()}
+    found = solved(replace(both, rate=both.rate * np.exp(np.concatenate([speed, -speed]))))
+
+    @cache
+    def swing(metric: str) -> np.ndarray:
+        values = found({metric})[metric]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            change = np.log(values[:n] / values[n:]) / 2
+        return np.where(opened, np.nan_to_num(change, nan=0.0, posinf=0.0), 0.0)
+
+    return swing
 
 
 def at_a_rate(error: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -82,12 +82,12 @@ class Sequence:
         "whole",
     )
 
-    def __init__(self, number: int, known: int, asked: int) -> None:
+    def __init__(self, number: int, known: int, asked: int, whole: int) -> None:
         self.id = number
         self.known = known  # tokens to compute before the next one can be sampled
         self.asked = asked  # tokens still to be sampled
         self.done = 0  # how many of the `known` tokens are computed
-        self.whole = 0  # blocks that the sequence holds at its end
+        self.whole = whole  # blocks that the sequence holds at its end
         self.shared = 0  # blocks in the prefix cache, for the common prefix
         self.fetched = 0  # blocks that it holds before it is admitted, with a cache computed elsewhere
         self.late = 0.0  # seconds between a step and its tokens, from the later pipeline stages

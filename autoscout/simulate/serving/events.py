@@ -136,11 +136,12 @@ class EngineSimulation:
     def _enqueue(self, i: int, late: bool) -> bool:
         """Queues request i; returns False if it is too large. `late`: it must wait for one more step."""
         prompt_fits = self.limits.chunked or self.inputs[i] <= self.limits.batched_tokens
-        if self._blocks(self.inputs[i] + self.outputs[i]) > self.blocks or not prompt_fits:
+        whole = self._blocks(self.inputs[i] + self.outputs[i])
+        if whole > self.blocks or not prompt_fits:
             self.short = self.cut = True
             self.refused.append(i)
             return False
-        s = Sequence(i, self.inputs[i], self.outputs[i])
+        s = Sequence(i, self.inputs[i], self.outputs[i], whole)
         s.done = s.known - 1 if self.requests.received else 0
         (self.unseen if late else self.waiting).append(s)
         return True
@@ -222,12 +223,10 @@ class EngineSimulation:
 
     def _to_come(self, s: Sequence, need: int) -> float:
         """Blocks reserved for future tokens, in engines that avoid preemption."""
-        own = self._blocks(s.known + s.asked) - need
-        return own + self.limits.reserved * (self.promised - (self.blocks - self.free))
+        return s.whole - need + self.limits.reserved * (self.promised - (self.blocks - self.free))
 
     def _start(self, s: Sequence, need: int, cached: int, shared: int) -> None:
         self.free -= need
-        s.whole = self._blocks(s.known + s.asked)
         self.promised += s.whole
         self.held = max(self.held, self.promised)
         s.done, s.shared, s.fetched = max(cached, s.done), shared, 0
@@ -239,11 +238,12 @@ class EngineSimulation:
         for s, t in batch:
             tokens += t
             pairs += t * (s.done + (t + 1) / 2)
-            if s.done + t >= s.known:
+            s.done += t
+            if s.done >= s.known:
                 finished.append((s, t))
         decodes = len(self.decoding) if decode else 0
-        if self.requests.received:
-            took = self._step_s(batch, tokens, pairs, decodes)
+        if self.requests.received and tokens == len(batch):  # with separate engines for prompts, all sequences decode
+            took = self.times.pace(len(self.decoding) + len(batch), self.context + sum(s.known for s, _ in batch))
         else:
             took = self.times.prompts(len(batch), tokens, pairs, decodes, self.context if decodes else 0)
         self.begun = self.now
@@ -255,8 +255,6 @@ class EngineSimulation:
             self._tokens(got := self._gained(), took / got, got)
         else:
             self.stall += took if self.decoding else 0.0
-        for s, t in batch:
-            s.done += t
         if finished:
             self.prefilling = [s for s in self.prefilling if s.done < s.known]
             if self.prefix and not self.prefix_ready:
@@ -275,13 +273,6 @@ class EngineSimulation:
         got = self._steps_in_memory(min(int(self.owed), self.ends[0][0] - self.step))
         self.owed -= got
         return got
-
-    def _step_s(self, batch: list[tuple[Sequence, int]], tokens: int, pairs: float, decodes: int) -> float:
-        """Seconds of a step with prompts. With a separate prefill pool (`received`), new sequences only decode."""
-        if not self.requests.received or tokens > len(batch):
-            return self.times.prompts(len(batch), tokens, pairs, decodes, self.context if decodes else 0)
-        seqs, context = len(self.decoding) + len(batch), self.context + sum(s.known for s, _ in batch)
-        return self.times.pace(seqs, context)
 
     def _sampled_first(self, s: Sequence) -> None:
         """Completes a prompt: its step yields the first token, and the sequence starts to decode."""

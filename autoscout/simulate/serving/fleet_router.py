@@ -73,8 +73,9 @@ class FleetRouter:
         more weight if a cache is more than half full."""
         first, more = self._dealt % len(loads), self._policy.get("waiting_for_cache", 0.0)
         turned = [*loads[first:], *loads[:first]]
-        if not more:
-            return min(turned, key=_in_flight).number
+        least = min(turned, key=_in_flight)
+        if not more or least.used <= 0.5:  # others have no less load, because waiting requests only add to it
+            return least.number
         return min(turned, key=lambda e: e.in_flight + (e.used > 0.5 and e.queued * more * (e.used - 0.5))).number
 
     def _two_choices(self, loads: Sequence[Loaded], beginnings: Sequence[int], session: int) -> int:

@@ -9,7 +9,7 @@ t(n) = (1 - φ) · decode(n) + φ · decode and prompts together, φ = min(1, n 
 
 and by Little's law n = users - waiting users."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +35,8 @@ _ROUNDS = 12  # fixed-point iterations, damped by half; enough to converge
 # Bounds on (prefill time of all users / decode time of one answer), assumed: below the first, users stay synchronized;
 # above the second, none do.
 _PAUSES = (2.5, 10.0)
+Quantiles = dict[str, Callable[[float], np.ndarray]]
+Solved = Callable[[Collection[str] | None], dict[str, np.ndarray]]  # from `wanted` to the results of `fluid`
 _BLOCK = 1 << 14  # configurations per block, so that temporary arrays stay in the processor's cache
 
 
@@ -42,6 +44,17 @@ def fluid(s: Setup, wanted: Collection[str] | None = None) -> dict[str, np.ndarr
     """Metrics by name, (n,) each; the components of a decode step ("part:weights" …) in seconds; and for sustained
     loads "load" (utilization), "ending" (as in Felt) and "others_s" (as in EngineShapes). NaN: a request does not fit.
     `wanted`: names of the quantiles to compute, which take most of the time; None: all."""
+    return _joined(len(s.batch), _blocks(s), wanted)
+
+
+def solved(s: Setup) -> Solved:
+    """`fluid` of `s`. What all quantiles share is computed once and kept."""
+    blocks = list(_blocks(s))
+    return lambda wanted: _joined(len(s.batch), blocks, wanted)
+
+
+def _blocks(s: Setup) -> Iterator[tuple[np.ndarray, Solved]]:
+    """(rows, their results)"""
     flat = all(lengths[0] == lengths[100] for lengths in (s.input_quantiles, s.output_quantiles))
     fixed = s.batch > 0
     in_step = ~fixed & (s.concurrency > 0) & (s.length_spread == 0) & flat
@@ -49,12 +62,19 @@ def fluid(s: Setup, wanted: Collection[str] | None = None) -> dict[str, np.ndarr
     at_once = np.maximum(s.batch, s.concurrency)
     # Fewer simultaneous requests than replicas leave some replicas idle.
     s = replace(s, replicas=np.where(at_once > 0, np.minimum(s.replicas, at_once), s.replicas))
-    out: dict[str, np.ndarray] = {}
     for rows, model in ((np.flatnonzero(which), model) for which, model in models):
         for start in range(0, len(rows), _BLOCK):
             block = rows[start : start + _BLOCK]
-            for name, values in model(s.of(block), wanted).items():
-                out.setdefault(name, np.full(len(fixed), np.nan))[block] = values
+            yield block, model(s.of(block))
+
+
+def _joined(
+    n: int, blocks: Iterable[tuple[np.ndarray, Solved]], wanted: Collection[str] | None
+) -> dict[str, np.ndarray]:
+    out: dict[str, np.ndarray] = {}
+    for rows, found in blocks:
+        for name, values in found(wanted).items():
+            out.setdefault(name, np.full(n, np.nan))[rows] = values
     return out
 
 
@@ -68,7 +88,7 @@ def _own(s: Setup) -> tuple[np.ndarray, np.ndarray]:
     return computed, room * (computed + s.output_len) / (own + s.output_len)
 
 
-def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
+def _fixed_batch(s: Setup) -> Solved:
     """Results for fixed batches, whose requests all start at once, divided among `replicas` engines."""
     e, old = s.engine, s.version == 0
     batch = np.ceil(s.batch / s.replicas)
@@ -117,12 +137,12 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
         "e2el": lambda _: total,
         "itl": lambda q: np.where(q > 1 - (steps - 1) / np.maximum(s.output_len, 1), step, decode * e.per_step),
     }
-    found = _latencies(s, {"ttft": ttft, "tpot": tpot, "itl": tpot * e.per_step, "e2el": total}, at, wanted)
-    ok = fits & (batch > 0)
-    return _finish(s, found, s.batch / s.replicas / total, at_once, context, ok)
+    mean = {"ttft": ttft, "tpot": tpot, "itl": tpot * e.per_step, "e2el": total}
+    rest = _rates(s, s.batch / s.replicas / total, at_once, context)
+    return _results(s, mean, at, rest, fits & (batch > 0))
 
 
-def _apart(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
+def _apart(s: Setup) -> Solved:
     """Results for sustained loads without synchronized users, divided evenly among `replicas` engines."""
     tokens, room = _own(s)
     load = load_of(s, tokens, room, s.front_end_s + s.request_s)
@@ -132,14 +152,14 @@ def _apart(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     felt = Felt(load, b, way)
     at: Quantiles = {"ttft": felt.ttft_at, "tpot": felt.tpot_at, "e2el": felt.e2el_at, "itl": felt.itl_at}
     mean = {"ttft": felt.ttft, "tpot": felt.tpot, "itl": felt.itl, "e2el": felt.e2el}
-    found = _latencies(s, mean, at, wanted) | {"load": felt.use, "ending": felt.ending}
+    rest = {"load": felt.use, "ending": felt.ending, **_rates(s, felt.seen, b.running, load.context)}
     if np.any(s.engine.meeting > 1):
-        found["others_s"] = b.waited
+        rest["others_s"] = b.waited
     ok = (room >= tokens + s.output_len) & ((load.users > 0) | (load.rate > 0))
-    return _finish(s, found, felt.seen, b.running, load.context, ok & (s.chunked | (tokens <= s.batched_tokens)))
+    return _results(s, mean, at, rest, ok & (s.chunked | (tokens <= s.batched_tokens)))
 
 
-def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
+def _in_step(s: Setup) -> Solved:
     """Results for closed loops of equal requests, whose users are divided evenly among `replicas` engines. If the
     engines compute prompts almost continuously, users cannot stay synchronized; between the bounds in _PAUSES, the
     results are interpolated with those of `_apart`."""
@@ -208,24 +228,35 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
         "itl": lambda q: np.where(q > 1 - share, mixed, plain),
     }
     felt = {"ttft": ttft, "tpot": token, "itl": token * e.per_step, "e2el": ttft + (s.output_len - 1) * token}
-    found = _latencies(s, felt, at, wanted) | {"load": np.ones_like(n), "ending": np.zeros_like(n)}
-    if meet:
-        found["others_s"] = waits_s(e, prompt, share, turn)
     rounds = s.requests / s.replicas / np.maximum(most, 1e-12)
     seconds = s.requests / s.replicas / np.maximum(rate, 1e-12) + (np.ceil(rounds - 0.01) - rounds) * hold
     ok = (room >= tokens + s.output_len) & (s.chunked | (tokens <= s.batched_tokens))
-    found = _finish(s, found, s.requests / s.replicas / seconds, n, context, ok)
+    rest = _rates(s, s.requests / s.replicas / seconds, n, context)
+    rest |= {"load": np.ones_like(n), "ending": np.zeros_like(n)}
+    if meet:
+        rest["others_s"] = waits_s(e, prompt, share, turn)
+    in_step = _results(s, felt, at, rest, ok)
     reading = users * chunks * mixed / np.maximum(taken, 1.0) / np.maximum(s.output_len * plain, 1e-12)
     apart = np.clip(np.log(np.maximum(reading, 1e-12) / _PAUSES[0]) / np.log(_PAUSES[1] / _PAUSES[0]), 0.0, 1.0)
     rows = np.flatnonzero(apart > 0)
-    if len(rows):
-        share = apart[rows]
-        for name, values in _apart(s.of(rows), wanted).items():
-            found[name][rows] += share * (values - found[name][rows])
-    return found
+    if not len(rows):
+        return in_step
+    others = _apart(s.of(rows))
+
+    def between(wanted: Collection[str] | None) -> dict[str, np.ndarray]:
+        found = in_step(wanted)
+        for name, values in others(wanted).items():
+            found[name][rows] += apart[rows] * (values - found[name][rows])
+        return found
+
+    return between
 
 
-Quantiles = dict[str, Callable[[float], np.ndarray]]
+def _results(s: Setup, mean: dict[str, np.ndarray], at: Quantiles, rest: dict[str, np.ndarray], ok: Any) -> Solved:
+    """The latencies and `rest`; NaN where it is not `ok`."""
+    return lambda wanted: {
+        name: np.where(ok, values, np.nan) for name, values in {**_latencies(s, mean, at, wanted), **rest}.items()
+    }
 
 
 def _latencies(
@@ -241,14 +272,15 @@ def _latencies(
     return {name: v * (between if name.startswith(("tpot", "itl")) else 1e3) for name, v in found.items()}
 
 
-def _finish(s: Setup, found: dict[str, Any], per_engine: Any, seqs: Any, context: Any, ok: Any) -> dict[str, Any]:
+def _rates(s: Setup, per_engine: Any, seqs: Any, context: Any) -> dict[str, Any]:
+    """Throughput, memory and the components of a decode step."""
     requests = per_engine * s.replicas
     busy = np.maximum(seqs, 1.0)  # a decode step has at least one sequence
     parts = decode_parts_s(s.engine, busy, busy * context)
     device = sum(parts.values())
     whole = together_s(s.engine, device, host_s(s.engine, busy), beyond_graphs(s.engine, busy))
     host = whole - device  # seconds that the device does not hide
-    found |= {
+    return {
         "requests_per_s": requests,
         "output_tokens_per_s": requests * s.output_len,
         "total_tokens_per_s": requests * (s.input_len + s.output_len),
@@ -257,4 +289,3 @@ def _finish(s: Setup, found: dict[str, Any], per_engine: Any, seqs: Any, context
         **{f"part:{name}": values for name, values in parts.items()},
         "part:host": host,
     }
-    return {name: np.where(ok, values, np.nan) for name, values in found.items()}

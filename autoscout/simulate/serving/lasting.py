@@ -122,14 +122,15 @@ def load_of(s: Setup, tokens: Array, room: Array, in_front: Array) -> Load:
 
 class Reading(NamedTuple):
     """The prefill of prompts. (j, n) by length class: `own`: seconds; `steps`: number of steps; `left`: seconds of the
-    last step if it has less than a full chunk. (n,) each: `full`, `small`: seconds of steps with a full chunk of
-    `chunk` tokens and with a remainder of `few` tokens; `free`: prompt tokens that fit into a step; `adds`: seconds
-    that a prompt adds to the steps of decoding requests; `moments`: E[own], E[own²], E[own³]; `most`: highest prompts
-    per second; `alone`: seconds that other engines wait for a prompt's step (lockstep.py)."""
+    last step if it has less than a full chunk. (n,) each: `plain`, `full`, `small`: seconds of steps without prompts,
+    with a full chunk of `chunk` tokens and with a remainder of `few` tokens; `free`: prompt tokens that fit into a
+    step; `adds`: seconds that a prompt adds to the steps of decoding requests; `moments`: E[own], E[own²], E[own³];
+    `most`: highest prompts per second; `alone`: seconds that other engines wait for a prompt's step (lockstep.py)."""
 
     own: Array
     steps: Array
     left: Array
+    plain: Array
     full: Array
     small: Array
     chunk: Array
@@ -169,6 +170,7 @@ def reading(load: Load, n: Array) -> Reading:
         own=own,
         steps=steps,
         left=left,
+        plain=plain,
         full=full,
         small=small,
         chunk=chunk,
@@ -279,12 +281,11 @@ def balance(load: Load) -> Balance:
     steps are computed only twice."""
     gaps = np.maximum(load.s.output_len, 1.0) / load.s.engine.per_step
     k, capacity, n = _fullest(load, gaps)
-    rate, n, token = _settled(load, k, capacity, n, gaps)
-    plain = load.plain(n)
+    rate, n, plain, token = _settled(load, k, capacity, (n, k.plain), gaps)
     waited = _waited(load, k, rate, plain)  # wait for other engines, which `token` includes
     k = reading(load, _met(load, k, rate, n, gaps * token))
     slower = _slower(load, answering(load, k, rate, token, plain + waited), token)
-    rate, n, token = _settled(load, k, capacity, n, gaps * slower)
+    rate, n, _, token = _settled(load, k, capacity, (n, plain), gaps * slower)
     n = _met(load, k, rate, n, gaps * slower * token)
     plain = load.plain(n)
     token = np.where(load.closed, token, _step(load, k, rate, plain))
@@ -319,25 +320,30 @@ def _step(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
 def _fullest(load: Load, gaps: Array) -> tuple[Reading, Array, Array]:
     """(prefill, requests per second, running requests) at full load: all slots occupied, or prompts computed without a
     pause."""
-    n, all_taken = load.places, load.plain(load.places)
+    n = load.places
     k = reading(load, n)
+    all_taken = k.plain
 
     def capacity_of(k: Reading) -> Array:
         return np.minimum(load.places / (gaps * all_taken + load.places * k.adds), k.most)
 
     for _ in range(_FILLED):
         capacity = capacity_of(k)
-        n = np.minimum(load.places, capacity * gaps * _step(load, k, capacity, load.plain(n)))
+        n = np.minimum(load.places, capacity * gaps * _step(load, k, capacity, k.plain))
         k = reading(load, n)
     return k, capacity_of(k), n
 
 
-def _settled(load: Load, k: Reading, capacity: Array, n: Array, gaps: Array) -> tuple[Array, Array, Array]:
-    """((n,) requests per second, running requests, seconds of a step) in the steady state, by fixed-point iterations of
-    Little's law and, for a closed loop, bisection of the rate."""
+def _settled(
+    load: Load, k: Reading, capacity: Array, begun: tuple[Array, Array], gaps: Array
+) -> tuple[Array, Array, Array, Array]:
+    """((n,) requests per second, running requests, seconds of a step without prompts and of any step) in the steady
+    state, by fixed-point iterations of Little's law and, for a closed loop, bisection of the rate. `begun`: running
+    requests, and seconds of a step without prompts, to begin with."""
+    n, plain = begun
     low, high = np.zeros_like(n), capacity
     most = np.where(load.closed, np.minimum(load.places, load.users), load.places)
-    rate, plain, time = np.minimum(load.rate, capacity), load.plain(n), np.ones_like(n)
+    rate, time = np.minimum(load.rate, capacity), np.ones_like(n)
     token, wanted = plain, n
     rounds, little = (_ROUNDS, _LITTLE) if np.any(load.closed) else (1, _OPEN)
     for _ in range(rounds):
@@ -355,7 +361,7 @@ def _settled(load: Load, k: Reading, capacity: Array, n: Array, gaps: Array) -> 
     # Bisection fails where one more running request makes the step time jump, and its resolution is too coarse for few
     # users.
     by_time = np.where(wanted > 0.99 * load.places, np.minimum(rate, load.users / time), load.users / time)
-    return np.where(load.closed, np.minimum(by_time, capacity), rate), n, token
+    return np.where(load.closed, np.minimum(by_time, capacity), rate), n, plain, token
 
 
 def _slower(load: Load, answers: Answering, token: Array) -> Array:

@@ -45,8 +45,8 @@ def metrics_of_run(run: EngineRun, replicas: float = 1, slo_ms: Mapping[str, flo
         found["itl_mean_ms"] = float(np.average(run.gaps_s, weights=run.gap_counts)) * 1e3
         order = np.argsort(run.gaps_s)
         share = np.cumsum(run.gap_counts[order]) / run.gap_counts.sum()
-        for p, q in QUANTILES.items():
-            found[f"itl_{p}_ms"] = float(run.gaps_s[order][np.searchsorted(share, q)]) * 1e3
+        tails = run.gaps_s[order[np.searchsorted(share, list(QUANTILES.values()))]].tolist()
+        found.update({f"itl_{p}_ms": tail * 1e3 for p, tail in zip(QUANTILES, tails, strict=True)})
     seconds = end.max() - arrival.min()
     good = np.ones(len(end), dtype=bool)
     for name, limit in (slo_ms or {}).items():

@@ -163,18 +163,16 @@ class PrefixCache:
     def give(self, i: int, answered: int) -> int:
         """Ends a request's use of its blocks. Returns how many of them others still hold. `answered`: cached tokens of
         its answer."""
-        shared = 0
-        for node, size in self._prompts[i]:
-            if self._held[node] == 1:
-                break
-            shared += size
         if answered:
             self.keep([(self._answers[i], answered)])
             for tier in self.tiers:
                 tier.keep([(self._answers[i], answered)])
-        for node, _ in reversed(self._prompts[i]):
+        shared = 0
+        for node, size in reversed(self._prompts[i]):
             self._held[node] -= 1
-            if not self._held[node]:
+            if self._held[node]:
+                shared += size
+            else:
                 del self._held[node]
                 self._idle[node] = None
                 self._spare += self._tokens[node]

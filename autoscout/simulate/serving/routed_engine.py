@@ -3,6 +3,7 @@
 A run of decode steps is planned as a whole, up to the first end of an answer, and cut where a request arrives that may
 join it."""
 
+import heapq
 import math
 from collections import deque
 
@@ -14,13 +15,15 @@ from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.prefix_cache import PrefixCache
 from autoscout.simulate.serving.step_times import StepTimes
 
+END, TRANSFER, ARRIVAL = range(3)  # kinds of events, in their order at the same time
+
 
 class RoutedEngine(EngineSimulation):
     """`cache`: None if no requests share beginnings. `link`: (seconds, seconds per token) of a transfer from an engine
     that read the prompt. A request waits for it, as for a transfer from the host's memory; transfers are sequential.
 
-    `at`: time of the engine's next event, infinity if it has nothing to do. `ended`: (time, request) of answers that
-    have ended since the fleet looked. `arriving`: (time, request) of transfers under way."""
+    `at`: time of the engine's next event, infinity if it has nothing to do. `events`: the fleet's heap of (time, kind,
+    request, engine), which gets the ends of answers and of transfers."""
 
     def __init__(
         self,
@@ -29,17 +32,16 @@ class RoutedEngine(EngineSimulation):
         limits: EngineLimits,
         requests: Requests,
         cache: PrefixCache | None,
+        events: list[tuple[float, int, int, int]],
         link: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         super().__init__(times, limits, requests)
-        self.number, self.cache = number, cache
+        self.number, self.cache, self._events = number, cache, events
         self._link = cache.tiers[0].link if cache and cache.tiers else Link(*link)
         self._all_remote = requests.received
         self._some_remote = requests.received or bool(cache and cache.tiers)
         self.coming, self.prefix = [], 0
         self.at, self.in_flight = math.inf, 0
-        self.ended: list[tuple[float, int]] = []
-        self.arriving: list[tuple[float, int]] = []
         self._remote: list[Sequence] = []  # their caches are on another engine
         self._unseen_remote: list[Sequence] = []
         self._fetched: dict[int, Sequence] = {}  # their caches are under way
@@ -61,7 +63,7 @@ class RoutedEngine(EngineSimulation):
         late = self._reach(at)
         if not self._enqueue(i, late):
             self.end[i] = math.nan
-            self.ended.append((at, i))
+            self._tell(at, END, i)
         self._set_next()
 
     def transferred(self, i: int, at: float) -> None:
@@ -79,7 +81,7 @@ class RoutedEngine(EngineSimulation):
     def _see_all(self) -> None:
         """Requests that have their blocks go before those that wait for blocks, each in turn."""
         super()._see_all()
-        if self._some_remote:
+        if self._some_remote and len(self.waiting) > 1:
             self.waiting = deque(sorted(self.waiting, key=lambda s: not s.fetched))
 
     def _force(self) -> None:
@@ -127,19 +129,17 @@ class RoutedEngine(EngineSimulation):
             looked = self._fetch()
         else:
             self._soon = False
-        before = self.steps
-        if self._busy():
+        before, busy = self.steps, self._busy()
+        if busy:
             self._one_event()
-        if self._planned or self.steps > before or looked or not self._fetched:
+        if self._planned or self.steps > before or looked or (not self._fetched and (busy or self._remote)):
             self._set_next()
-        else:  # it waits for a transfer
+        else:  # it has nothing to do, or waits for a transfer
             self.at = math.inf
 
     def _set_next(self) -> None:
-        if self._planned:
-            self.at = self._plan_end
-            return
-        self.at = self.now if self._busy() or self._remote or self._unseen_remote else math.inf
+        """An engine that has nothing to do finds out when it is to begin the next steps."""
+        self.at = self._plan_end if self._planned else self.now
 
     def _enqueue(self, i: int, late: bool) -> bool:
         if not super()._enqueue(i, late):
@@ -175,7 +175,7 @@ class RoutedEngine(EngineSimulation):
             self.free -= need
             s.done, s.fetched = max(s.done, cached + tokens * (not self._all_remote)), need
             self._fetched[s.id] = s
-            self.arriving.append((self._link.arrival(self.now, tokens), s.id))
+            self._tell(self._link.arrival(self.now, tokens), TRANSFER, s.id)
         self._soon = bool(self._unseen_remote or looked)
         self._remote += looked + self._unseen_remote
         self._unseen_remote = []
@@ -196,7 +196,7 @@ class RoutedEngine(EngineSimulation):
         self._promoted[s.id] = found = cached + here + files
         self.cache.promote(s.id, found)
         self._fetched[s.id] = s
-        self.arriving.append((self.cache.tiers[1].link.arrival(self.now, files), s.id))
+        self._tell(self.cache.tiers[1].link.arrival(self.now, files), TRANSFER, s.id)
         return True
 
     def _elsewhere(self, s: Sequence, cached: int) -> int:
@@ -232,5 +232,8 @@ class RoutedEngine(EngineSimulation):
         super()._release(s, tokens)
 
     def _ended(self, s: Sequence) -> None:
-        super()._ended(s)
-        self.ended.append((self.end[s.id], s.id))
+        self.end[s.id] = self.now + s.late
+        self._tell(self.end[s.id], END, s.id)
+
+    def _tell(self, at: float, kind: int, i: int) -> None:
+        heapq.heappush(self._events, (at, kind, i, self.number))

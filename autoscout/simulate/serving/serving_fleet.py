@@ -19,11 +19,10 @@ from autoscout.simulate.serving.engine_run import EngineRun
 from autoscout.simulate.serving.fleet_router import FleetRouter
 from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.prefix_cache import PrefixCache, SharedPaths
-from autoscout.simulate.serving.routed_engine import RoutedEngine
+from autoscout.simulate.serving.routed_engine import ARRIVAL, TRANSFER, RoutedEngine
 from autoscout.simulate.serving.step_times import StepTimes
 
 _CHECKED, _WARM = 4, 16  # requests of an experiment before the measured ones: equivalence prompts and an open warm-up
-_END, _TRANSFER, _ARRIVAL = range(3)  # kinds of events, in their order at the same time
 
 
 class FleetLoad:
@@ -39,6 +38,11 @@ class FleetLoad:
         talks = requests.talks
         self.session = talks.session.tolist() if talks else [-1] * len(requests)
         self.sessions = _sessions(talks) if talks else [[[i]] for i in range(len(requests))]
+        # request → (its session, its stage there)
+        self.places = {
+            i: (s, n) for s, stages in enumerate(self.sessions) for n, some in enumerate(stages) for i in some
+        }
+        self.turns = (talks.stage % 2 == 0).tolist() if talks else [True] * len(requests)
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class _Fleet:
     ) -> None:
         self.load, self.delay_s = load, delay_s
         self.requests, self.users = load.requests, _Users(load)
+        self.events: list[tuple[float, int, int, int]] = []  # heap of (time, kind, request, engine)
         self.engines: list[RoutedEngine] = []
         self.roles: dict[str, list[RoutedEngine]] = {}
         of_role = {"reads": load.read_only, "answers": load.received, "both": load.both}
@@ -79,7 +84,9 @@ class _Fleet:
                 cached = load.paths.any and group.limits.prefix_caching
                 cache = PrefixCache(load.paths, group.limits.block, tiers) if cached else None
                 number = len(self.engines)
-                engine = RoutedEngine(number, group.times, group.limits, of_role[group.role], cache, group.link)
+                engine = RoutedEngine(
+                    number, group.times, group.limits, of_role[group.role], cache, self.events, group.link
+                )
                 self.engines.append(engine)
                 self.roles.setdefault(group.role, []).append(engine)
         self.routers = {role: FleetRouter(dict(policy), len(self.engines)) for role in self.roles}
@@ -89,7 +96,6 @@ class _Fleet:
         self.beginnings: Sequence[Sequence[int]] = load.paths.beginnings(block) if block else [()] * len(self.requests)
         self.placed = [-1] * len(self.requests)
         self.arrival = [math.nan] * len(self.requests)
-        self.events: list[tuple[float, int, int, int]] = []  # heap of (time, kind, request, engine)
 
     def run(self) -> EngineRun:
         self._warm_up()
@@ -100,9 +106,9 @@ class _Fleet:
             at = min(ats)
             if events and events[0][0] <= at:
                 at, kind, i, number = heapq.heappop(events)
-                if kind == _ARRIVAL:
+                if kind == ARRIVAL:
                     number = self._assign(i, at, self.first)
-                elif kind == _TRANSFER:
+                elif kind == TRANSFER:
                     engines[number].transferred(i, at)
                 else:
                     engines[number].in_flight -= 1
@@ -111,27 +117,17 @@ class _Fleet:
                     else:
                         for then, j in self.users.ended(i, at):
                             self._send(j, then)
+                        continue
             elif at < math.inf:
                 number = ats.index(at)
                 engines[number].advance()
             else:
                 return self._whole()
-            engine = engines[number]
-            if engine.ended or engine.arriving:
-                self._note(engine)
-            ats[number] = engine.at
-
-    def _note(self, engine: RoutedEngine) -> None:
-        for at, i in engine.ended:
-            heapq.heappush(self.events, (at, _END, i, engine.number))
-        engine.ended.clear()
-        for at, i in engine.arriving:
-            heapq.heappush(self.events, (at, _TRANSFER, i, engine.number))
-        engine.arriving.clear()
+            ats[number] = engines[number].at
 
     def _send(self, i: int, at: float) -> None:
         self.arrival[i] = at
-        heapq.heappush(self.events, (at + self.delay_s, _ARRIVAL, i, -1))
+        heapq.heappush(self.events, (at + self.delay_s, ARRIVAL, i, -1))
 
     def _assign(self, i: int, at: float, role: str) -> int:
         number = self.routers[role].pick(self.roles[role], self.beginnings[i], self.load.session[i])
@@ -188,8 +184,6 @@ class _Users:
 
     def __init__(self, load: FleetLoad) -> None:
         self._load = load
-        each = ((i, s, n) for s, stages in enumerate(load.sessions) for n, stage in enumerate(stages) for i in stage)
-        self._of = {i: (s, n) for i, s, n in each}
         self._left = [len(stages[0]) for stages in load.sessions]
         self._next = 0
 
@@ -202,15 +196,16 @@ class _Users:
 
     def ended(self, i: int, at: float) -> list[tuple[float, int]]:
         load = self._load
-        session, stage = self._of[i]
+        session, stage = load.places[i]
         self._left[session] -= 1
         if self._left[session]:
             return []
         stages = load.sessions[session]
         if stage + 1 < len(stages):
-            self._left[session] = len(stages[stage + 1])
-            turn = load.requests.talks is not None and load.requests.talks.stage[stages[stage + 1][0]] % 2 == 0
-            return [(at + load.think_s * turn, j) for j in stages[stage + 1]]
+            then = stages[stage + 1]
+            self._left[session] = len(then)
+            sent = at + load.think_s * load.turns[then[0]]
+            return [(sent, j) for j in then]
         if load.requests.concurrency and self._next < len(load.sessions):
             self._next += 1
             return [(at, j) for j in load.sessions[self._next - 1][0]]

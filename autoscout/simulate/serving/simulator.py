@@ -165,7 +165,7 @@ class ServingSimulator:
                 bias, own = self._levels_of(some, own)
                 value[rows] *= np.exp(bias)
             elif self.metric.startswith(_QUEUED):
-                speed = own_error(_SPEED, some, found.metrics, kind, len(rows))
+                speed = partial(own_error, _SPEED, some, found.metrics, kind, len(rows))
                 own = np.hypot(own, found.rows.swing(self.metric, speed))
             own = np.hypot(own, np.where(found.exact, 0.0, fluid_error(self.metric)))
             error[rows] = at_a_rate(own, found.metrics) if self.metric in _OF_ARRIVALS else own
@@ -186,7 +186,7 @@ class _Rows:
 
     def __init__(self, columns: Columns, kind: str, n: int) -> None:
         self.columns, self.setup = columns, setup(columns, device(kind), n)
-        self._swings: dict[str, np.ndarray] = {}
+        self._swings: Callable[[str], np.ndarray] | None = None
         self._fluid: dict[str, np.ndarray] = {}
 
     @cached_property
@@ -204,10 +204,10 @@ class _Rows:
             self._fluid = fleet_fluid(self.columns, self.setup, wanted)
         return {name: values.copy() for name, values in self._fluid.items()}
 
-    def swing(self, metric: str, speed: np.ndarray) -> np.ndarray:
-        if metric not in self._swings:
-            self._swings |= swings(metric, self.setup, speed)
-        return self._swings[metric]
+    def swing(self, metric: str, speed: Callable[[], np.ndarray]) -> np.ndarray:
+        if self._swings is None:
+            self._swings = swings(self.setup, speed())
+        return self._swings(metric)
 
 
 class Evaluated(NamedTuple):

@@ -162,6 +162,8 @@ def micro_batches(e: EngineShapes, seqs: Array) -> np.ndarray:
 def under_way_s(e: EngineShapes, tokens: Array, keys: Array, step_s: Array, budget: Array) -> np.ndarray:
     """Seconds that the last `tokens` tokens of a prompt of `keys` tokens remain in the pipeline after their step of
     `step_s` seconds ends. They enter in pieces of `budget` tokens, and the last piece must pass all stages."""
+    if np.all(e.pp == 1):
+        return np.zeros_like(e.pp)
     parts = np.clip(np.ceil(tokens / budget), 1.0, e.pp)
     alone = prefill_step_s(e, 1.0, tokens / parts, tokens / parts * (keys - (tokens / parts - 1) / 2))
     return np.where(e.pp > 1, np.maximum(alone - (1 - (parts - 1) / e.pp) * step_s, 0.0), 0.0)
