@@ -98,13 +98,14 @@ class Traffic(Strict, frozen=True, omit_defaults=True):
     A trace is a CSV file with the columns arrival_s, input_tokens, output_tokens (or those of the Azure traces). With
     `rate` or `concurrency`, only its lengths are used. A trace in JSON lines (the format of Mooncake: timestamp in ms,
     input_length, output_length, hash_ids) also has the blocks of 512 tokens that prompts share. `trace_id`: hash of the
-    content, computed when a job file is read.
+    content, computed when a job file is read. `segments`: several traces, each a load of its own, in place of one; only
+    predictions answer such a job (autoscout/job/segments.py), so it is never stored.
 
     Fine-tuning: `lengths` of the samples in tokens, as evenly spaced quantiles or a file of lengths (replaced by
     quantiles when a job file is read).
     """
 
-    later: ClassVar[tuple[str, ...]] = ("lengths", "trace_id", "sessions", "mix")
+    later: ClassVar[tuple[str, ...]] = ("lengths", "trace_id", "sessions", "mix", "segments")
 
     seq_len: int = 0
     global_batch: int = 0
@@ -119,6 +120,7 @@ class Traffic(Strict, frozen=True, omit_defaults=True):
     trace_id: str = ""
     sessions: Sessions | None = None
     mix: list[Share] = []
+    segments: list[str] = []
 
 
 class Node(Strict, frozen=True):

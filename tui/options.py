@@ -110,11 +110,17 @@ def note(text: str) -> None:
         click.echo(f"autoscout: {pastable(text)}", err=True)
 
 
-def load_job(path: Path, profiles: int | None = None, wall: str | None = None, device_time: str | None = None) -> Any:
+def load_job(
+    path: Path,
+    profiles: int | None = None,
+    wall: str | None = None,
+    device_time: str | None = None,
+    segmented: bool = False,
+) -> Any:
     from autoscout.job.load import with_budget
     from autoscout.targets.jobs import load_job
 
-    job = with_budget(load_job(path), profiles, wall, device_time)
+    job = with_budget(load_job(path, segmented), profiles, wall, device_time)
     click.get_current_context().meta[READ] = (f"job {job.name}: ", f"{path}: ")
     return job
 

@@ -1,6 +1,5 @@
 """Reads a job file: strict TOML. Each mistake is reported in a sentence with its place, cause and remedy."""
 
-import hashlib
 import os
 import re
 import tomllib
@@ -10,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from autoscout.job import finetune, latent, mixture
+from autoscout.job import finetune, latent, mixture, segments
 from autoscout.job.device_names import an_example, is_cpu, kinds, stem_of, unknown
 from autoscout.job.duration import seconds
 from autoscout.job.hf_config import shape_of
@@ -21,6 +20,7 @@ from autoscout.job.presets import models
 from autoscout.job.shipped import job_file
 from autoscout.job.strict import converted, read_toml, unsaid
 from autoscout.job.toml_text import toml
+from autoscout.job.trace import with_trace_id
 from autoscout.job.words import nearest_name
 from kb.door import shown
 from kb.records import AutoscoutError, Cluster, Guard, Job, MetricSource, Model, Sessions, Traffic
@@ -43,6 +43,7 @@ _STARTS_FROM = (".sh", ".sbatch", ".slurm", ".json", ".yaml", ".yml")
 _PATHS = (
     ("model", "from"),
     ("traffic", "trace"),
+    ("traffic", "segments"),
     ("traffic", "lengths"),  # the name of a file, or a list of quantiles
     ("cluster", "hosts"),
     ("launch", "recorded"),
@@ -87,8 +88,8 @@ def job_of_file(data: dict[str, Any], path: Path, folder: Path) -> Job:
         if isinstance(model := share.get("model"), dict) and "preset" in model:
             share["model"] = {**_preset(path, model["preset"]), **model}
     job = unsaid(converted(path, data, Job))
-    traffic = _with_trace(job.traffic)
-    if job.objective.metric == HIGHEST_RATE and not (traffic.rate or traffic.concurrency or traffic.trace):
+    traffic = with_trace_id(job.traffic)
+    if job.objective.metric == HIGHEST_RATE and not (traffic.rate or traffic.concurrency or _traced(traffic)):
         traffic = msgspec.structs.replace(traffic, rate=1.0)  # requests per second with which the search begins
     job = msgspec.structs.replace(job, traffic=traffic, cluster=_of_records(job.cluster))
     if isinstance(file := job.traffic.lengths, str):
@@ -157,16 +158,8 @@ def _of_records(cluster: Cluster) -> Cluster:
     return msgspec.structs.replace(cluster, nodes=nodes)
 
 
-def _with_trace(traffic: Traffic) -> Traffic:
-    """Returns the traffic with the digest of its trace file added. The digest identifies the trace, because its path is
-    private and may change."""
-    if not traffic.trace:
-        return msgspec.structs.replace(traffic, trace_id="")
-    try:
-        with open(traffic.trace, "rb") as file:
-            return msgspec.structs.replace(traffic, trace_id=hashlib.file_digest(file, "sha256").hexdigest()[:16])
-    except OSError:  # the error is reported when the trace is read
-        return traffic
+def _traced(traffic: Traffic) -> bool:
+    return bool(traffic.trace or traffic.segments)
 
 
 def with_budget(job: Job, profiles: int | None, wall: str | None, device_time: str | None = None) -> Job:
@@ -207,6 +200,7 @@ def _problems(job: Job) -> typing.Iterator[str]:
     yield from finetune.finetune_problems(job)
     yield from latent.latent_problems(job)
     yield from mixture.mixture_problems(job)
+    yield from segments.segment_problems(job)
     yield from _not_positive("budget", job.budget, ("profiles",))
     yield from _not_positive("launch", job.launch, ("iterations", "measure_s", "timeout_s", "repeats"))
     if job.launch.iterations < 2:
@@ -322,12 +316,12 @@ def _traffic_problems(job: Job) -> typing.Iterator[str]:
         yield from _session_problems(traffic, traffic.sessions)
     if traffic.rate and traffic.concurrency:
         yield "traffic has both rate (open loop) and concurrency (closed loop); keep one of them"
-    if not (traffic.rate or traffic.concurrency or traffic.trace):
+    if not (traffic.rate or traffic.concurrency or _traced(traffic)):
         yield "traffic of a serving job needs rate, concurrency or a trace; set one of them"
     for name in ("input_len", "output_len"):
         lengths = getattr(traffic, name)
         lengths = lengths if isinstance(lengths, list) else [lengths]
-        if not traffic.trace and not (lengths and min(lengths) > 0):
+        if not _traced(traffic) and not (lengths and min(lengths) > 0):
             yield f"traffic.{name} = {getattr(traffic, name)} must be more than 0 (or give a trace)"
         if lengths != sorted(lengths):
             yield f"traffic.{name} must give quantiles from the smallest to the largest: {sorted(lengths)}"
@@ -343,7 +337,7 @@ def _session_problems(traffic: Traffic, sessions: Sessions) -> typing.Iterator[s
         yield (
             "the sessions of a group share a prefix (traffic.sessions.groups); set its length in traffic.shared_prefix"
         )
-    if traffic.trace:
+    if _traced(traffic):
         yield (
             "traffic has both sessions and a trace; remove traffic.sessions, because a trace with block hashes "
             "defines its own sessions"

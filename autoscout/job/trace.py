@@ -2,15 +2,17 @@
 
 import csv
 import gzip
+import hashlib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from autoscout.job.sessions import longest, talks
 from kb import door
-from kb.records import AutoscoutError, Job
+from kb.records import AutoscoutError, Job, Traffic
 
 HASHED = (".jsonl", ".jsonl.gz")  # suffixes of traces that have hashes of each prompt's blocks
 BLOCK = 512  # prompt tokens per hashed block
@@ -114,18 +116,31 @@ def _trace_row(path: Path, line: int, row: dict[str, str]) -> tuple[float, int, 
     return arrival, int(inputs), int(outputs)
 
 
+def with_trace_id(traffic: Traffic) -> Traffic:
+    """Returns the traffic with the digest of its trace file added. The digest identifies the trace, because its path is
+    private and may change."""
+    if not traffic.trace:
+        return msgspec.structs.replace(traffic, trace_id="")
+    try:
+        with open(traffic.trace, "rb") as file:
+            return msgspec.structs.replace(traffic, trace_id=hashlib.file_digest(file, "sha256").hexdigest()[:16])
+    except OSError:  # the error is reported when the trace is read
+        return traffic
+
+
 def lengths(job: Job) -> tuple[list[int], list[int]]:
     """Returns (input tokens, output tokens) of the job's requests: a sample of its sessions with the longest possible
-    prompt added, or all rows of its trace, or the quantiles in the job file.
+    prompt added, or all rows of its trace or of all its segments, or the quantiles in the job file.
 
     Errors: AutoscoutError (exit 2) if the trace cannot be read or is empty."""
     traffic = job.traffic
     if traffic.sessions:
         sample = talks(traffic, traffic.sessions, _SAMPLE, np.random.default_rng(0))
         return [*sample.input_len.tolist(), longest(traffic, traffic.sessions)], _listed(traffic.output_len)
-    if not traffic.trace:
+    traces = traffic.segments or ([traffic.trace] if traffic.trace else [])
+    if not traces:
         return _listed(traffic.input_len), _listed(traffic.output_len)
-    _, inputs, outputs = read_trace(Path(traffic.trace))
+    inputs, outputs = (np.concatenate(each) for each in zip(*(read_trace(Path(p))[1:] for p in traces), strict=True))
     return inputs.tolist(), outputs.tolist()
 
 

@@ -39,14 +39,17 @@ _RARELY = 0.05  # out-of-memory probabilities from this value on are reported
 def preflight(job: Job, kb: Path) -> list[Finding]:
     """All findings, in the order a session would encounter them. Errors: AutoscoutError for a job without a space."""
     space = JobSpace.of_job(job)
+    size = Finding(
+        subject="space",
+        ok=True,
+        found=f"{several(space.count, 'configuration')}; compared with {space.name(space.reference) or PLAIN}",
+    )
+    if job.traffic.segments:
+        return [size, _segments(job)]
     known = [m for _, m in store.measurements(kb, job=job.id, cluster=cluster_name(job))] if kb.exists() else []
     predicted, run_s = ([], 0.0) if target_of(job).designs else _predicted(job, space, kb)
     return [
-        Finding(
-            subject="space",
-            ok=True,
-            found=f"{several(space.count, 'configuration')}; compared with {space.name(space.reference) or PLAIN}",
-        ),
+        size,
         *(Finding(subject="note", ok=None, found=text) for text in target_of(job).notes_on_job(job)),
         *_environment(job),
         *_guessed_step(job, known),
@@ -58,6 +61,15 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
             else [_devices(job, _is_predicted(predicted)), *predicted, _noise(job, known), _time(space, known, run_s)]
         ),
     ]
+
+
+def _segments(job: Job) -> Finding:
+    """The only finding about a load of segments, since nothing will be run under it."""
+    return Finding(
+        subject="segments",
+        ok=True,
+        found=f"{len(job.traffic.segments)} traces for `autoscout predict`; to measure, give one as traffic.trace",
+    )
 
 
 def _environment(job: Job) -> list[Finding]:

@@ -132,7 +132,9 @@ def _serving(job: Job) -> dict[str, Any]:
 
 def shares_beginnings(job: Job) -> bool:
     """Whether prompts share prefixes, so that a prefix cache is useful."""
-    return bool(job.traffic.shared_prefix or job.traffic.sessions or job.traffic.trace.endswith(HASHED))
+    traffic = job.traffic
+    hashed = any(trace.endswith(HASHED) for trace in (traffic.trace, *traffic.segments))
+    return bool(traffic.shared_prefix or traffic.sessions or hashed)
 
 
 def _capability(job: Job) -> float:

@@ -25,10 +25,18 @@ from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Configuration, Job
 
 
-def load_job(path: str | Path) -> Job:
-    """Loads and checks a job file. Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known
+def load_job(path: str | Path, segmented: bool = False) -> Job:
+    """Loads and checks a job file. `segmented`: whether its traffic may consist of segments, of which only predictions
+    and what needs no load can make use. Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known
     key."""
-    return _checked(read_job(path), path)
+    job = _checked(read_job(path), path)
+    if job.traffic.segments and not segmented:
+        raise AutoscoutError(
+            f"{path}: traffic.segments is answered by `autoscout predict JOB.toml`, with KNOB=VALUE or --best N; for "
+            "anything else, give one segment as traffic.trace",
+            2,
+        )
+    return job
 
 
 def drafted_job(data: dict[str, Any], folder: Path) -> Job:

@@ -28,7 +28,7 @@ from kb.records import AutoscoutError, Configuration, Job, Objective, Value
 _FEW = 16  # batches this small are simulated exactly; larger ones perhaps by a faster, less exact method
 _CLIMBED = 6  # number of layouts in which a local search looks for a configuration that meets the bounds
 _ALIKE = 0.01  # configurations that differ by less than this share in predicted time and memory count as one
-_SHARES = (1.0, 0.85, 0.7, 0.5)  # if results break a bound, the search is repeated with these shares of each bound
+SHARES = (1.0, 0.85, 0.7, 0.5)  # if results break a bound, the search is repeated with these shares of each bound
 _SELDOM = 1e-3  # requests per second, few enough that no two are served at the same time
 _MANY = 64  # smaller batches are padded to this size, so that the faster method simulates all (`first_ones`)
 _UNLIKELY = 0.05  # a configuration that meets all limits with a lower probability is not listed
@@ -94,7 +94,7 @@ def ranking(
     def predicted(some: JobSpace) -> "PredictedRows":
         return PredictedRows(some, job, simulators(some))
 
-    space = _with_fixed(job, knobs) if knobs else whole
+    space = with_fixed(job, knobs) if knobs else whole
     rows_of_space = predicted(space)
     counts = [k for k in space.knobs if job.objective.metric == DEVICES and k.name in device_counts(job)]
     best = _fewest(space, counts, predicted, count) if counts else rows_of_space.best(count)
@@ -113,7 +113,7 @@ def ranking(
     )
 
 
-def _with_fixed(job: Job, knobs: Mapping[str, Value]) -> JobSpace:
+def with_fixed(job: Job, knobs: Mapping[str, Value]) -> JobSpace:
     fix = {**job.space.fix, **knobs}
     return JobSpace.of_job(msgspec.structs.replace(job, space=msgspec.structs.replace(job.space, fix=fix)))
 
@@ -132,7 +132,7 @@ def _fewest(
     for number in filter(any, numbers):
         fixed = {knob.name: n for knob, n in zip(counts, number, strict=True)}
         try:
-            found += predicted(_with_fixed(space.job, fixed)).best(1)
+            found += predicted(with_fixed(space.job, fixed)).best(1)
         except AutoscoutError as error:
             if error.exit_code not in (2, 3) or (number == numbers[-1] and not found):
                 raise
@@ -173,7 +173,7 @@ class PredictedRows:
 
     def best(self, count: int) -> list[Ranked]:
         chosen = self.unlike(self.chosen(count))[:count]
-        costs = self._each(chosen)
+        costs = self.each_cost(chosen)
         if np.isfinite(costs).any():  # false if all are expected to break a limit
             chosen = self.plain(chosen, costs)
         plain = dict.fromkeys(tuple(row) for row in chosen.tolist())
@@ -227,7 +227,7 @@ class PredictedRows:
         all of these then break a bound, the search is repeated with stricter bounds. If that fails, too, it looks
         for the configurations with the smallest `shortfall`."""
         bounds = any(True for _ in bounded(self.job, self.simulators.memory, self.simulators.any_row))
-        for share in _SHARES if bounds else _SHARES[:1]:
+        for share in SHARES if bounds else SHARES[:1]:
             found = self.first_ones(partial(self.costs, share=share), count)
             if len(kept := self._kept(found)):
                 return kept
@@ -327,12 +327,12 @@ class PredictedRows:
         row, simulated by itself."""
         nearest, now = np.array([self.nearest(row, self.costs) for row in codes]), costs.copy()
         moved = (nearest != codes).any(axis=1)
-        now[moved] = self._each(nearest[moved])
+        now[moved] = self.each_cost(nearest[moved])
         same = now <= costs * (1 + self.alike)
         rows = np.where(same[:, None], nearest, codes)
         return rows[np.lexsort(((rows != self.recipes[0]).sum(axis=1), np.where(same, now, costs)))]
 
-    def _each(self, codes: np.ndarray) -> np.ndarray:
+    def each_cost(self, codes: np.ndarray) -> np.ndarray:
         """The cost of each row, simulated by itself, because single rows are simulated more exactly."""
         return np.array([float(self.costs(row[None])[0]) for row in codes])
 

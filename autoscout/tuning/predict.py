@@ -105,11 +105,12 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     shadow: Shadow | ServingShadow | None = None  # forecast from an earlier trace of the configuration, if there is one
 
 
-def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Predicted:
+def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None, load: Job | None = None) -> Predicted:
     """Predicts a configuration. `given`: values of some knobs; the others are as in the reference. `kb`: None, or a
-    missing file, means no measurements. Errors: AutoscoutError (exit 2) for an invalid configuration, (exit 1) if no
-    simulator can predict it, (exit 3) if it does not fit into memory or meets its limits at no request rate."""
-    job = space.job
+    missing file, means no measurements. `load`: the space's job under another load, to be predicted instead. Errors:
+    AutoscoutError (exit 2) for an invalid configuration, (exit 1) if no simulator can predict it, (exit 3) if it does
+    not fit into memory or meets its limits at no request rate."""
+    job = load or space.job
     configuration = completed(space, given, space.reference)
     if crowded := beside_engine(space, configuration):
         raise AutoscoutError(f"{space.name(configuration)} does not fit: {crowded}", 3)

@@ -69,7 +69,7 @@ def predicted(job: Job, found: Predicted) -> None:
     for why, members in silent.items():
         click.echo(f"{', '.join(members)}: {why}")
     if found.unpriced:
-        click.echo(_unpriced(found.unpriced))
+        click.echo(unpriced(found.unpriced))
     if found.parts:
         # For serving, the breakdown is that of a decode step, whatever the metric.
         served = job.task == "serve" and _of_a_step(found.parts_of)
@@ -134,7 +134,7 @@ def ranked(job: Job, found: PredictedRanking) -> Ranked:
         fits = f"; {found.fits}" if found.fits else ""
         click.echo(f"no configuration is expected to meet the limits; those with the highest chance are listed{fits}")
     if found.unpriced:
-        click.echo(_unpriced(found.unpriced))
+        click.echo(unpriced(found.unpriced))
     if reference is None:
         click.echo(
             f"{reference_of(job)} has no prediction, or is predicted to fail; `autoscout predict` shows the reason"
@@ -242,7 +242,7 @@ def _gain(job: Job, row: Ranked, base: Ranked) -> float:
     return costs[0] / costs[1]
 
 
-def _unpriced(knobs: list[str]) -> str:
+def unpriced(knobs: list[str]) -> str:
     return f"no simulator models these knobs, so the times ignore their effect: {', '.join(knobs)}"
 
 

@@ -45,7 +45,7 @@ def export(
         click.echo(router(existing_kb(kb), session), nl=False)
         return
     if names_job(session):
-        job = load_job(Path(session))
+        job = load_job(Path(session), segmented=True)
         found = exporting.of_job(job, list(knobs))
         note("this configuration was not measured; `autoscout profile` measures it")
     else:

@@ -141,6 +141,8 @@ def check(job_file: Path, kb: Path | None, as_json: bool) -> None:
     from tui.printing import machine_report
     from tui.text import program
 
-    machine_report.doctor(preflight(load_job(job_file), kb_path(kb)), as_json, str(job_file))
+    job = load_job(job_file, segmented=True)
+    machine_report.doctor(preflight(job, kb_path(kb)), as_json, str(job_file))
     if not as_json:
-        click.echo(f"next: {program()} tune {shlex.quote(str(job_file))}")
+        file = shlex.quote(str(job_file))
+        click.echo(f"next: {program()} {f'predict {file} --best 5' if job.traffic.segments else f'tune {file}'}")

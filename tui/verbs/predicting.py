@@ -1,14 +1,21 @@
 """The verb predict: the simulators' predictions for a configuration, and their accuracy on measured rows."""
 
+from __future__ import annotations
+
 import math
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tui.options import PATH, NumberRange, common, kb_if_any, load_job, note
 from tui.printing.document import document
 from tui.text import program
+
+if TYPE_CHECKING:
+    from autoscout.targets.jobs import JobSpace
+    from kb.records import Value
 
 _MORE_THAN_NOTHING = NumberRange(min=0, min_open=True)
 
@@ -92,8 +99,11 @@ def predict(
     from autoscout.tuning import predict as predicting
     from tui.printing import predictions
 
-    job = load_job(job_file)
+    job = load_job(job_file, segmented=True)
     space = JobSpace.of_job(job)
+    if job.traffic.segments:
+        _one_over_segments(space, parse(space, assignments), kb, as_json)
+        return
     found = predicting.predict(space, parse(space, assignments), kb_if_any(kb))
     if as_json:
         document(found)
@@ -102,27 +112,60 @@ def predict(
 
 
 def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | None, as_json: bool) -> None:
-    from autoscout.deploy.export import flags_against
     from autoscout.space.explain import parse
     from autoscout.targets.jobs import JobSpace
-    from autoscout.targets.target import reference_of
     from autoscout.tuning.best_predicted import ranking
-    from kb.records import Configuration
     from tui.printing import predictions
 
-    job = load_job(job_file)
+    job = load_job(job_file, segmented=True)
     whole = JobSpace.of_job(job)
+    if job.traffic.segments:
+        _rank_over_segments(job_file, whole, parse(whole, assignments), count, kb, as_json)
+        return
     found = ranking(whole, job, kb_if_any(kb), count, parse(whole, assignments))
     if as_json:
         document(found)
     else:
         first = predictions.ranked(job, found)
-        if first.configuration == whole.reference.knobs:
-            return
-        if flags := flags_against(job, Configuration(first.configuration), whole.reference):
-            click.echo(f"flags of the first row that {reference_of(job)} lacks:  {flags}")
-        export = f"{program()} export {shlex.quote(str(job_file))} --config {first.name}"
-        click.echo(f"the first row's launch line:  {export}")
+        _launch_of_first(job_file, whole, first.name, first.configuration)
+
+
+def _launch_of_first(job_file: Path, space: JobSpace, name: str, knobs: dict[str, Value]) -> None:
+    """Prints how to launch the first row of a ranking, if it is not the reference."""
+    from autoscout.deploy.export import flags_against
+    from autoscout.targets.target import reference_of
+    from kb.records import Configuration
+
+    if knobs == space.reference.knobs:
+        return
+    if flags := flags_against(space.job, Configuration(knobs), space.reference):
+        click.echo(f"flags of the first row that {reference_of(space.job)} lacks:  {flags}")
+    click.echo(f"the first row's launch line:  {program()} export {shlex.quote(str(job_file))} --config {name}")
+
+
+def _one_over_segments(space: JobSpace, given: dict[str, Value], kb: Path | None, as_json: bool) -> None:
+    from autoscout.tuning.over_segments import one_over_segments
+    from tui.printing import segments_report
+
+    found = one_over_segments(space, given, kb_if_any(kb))
+    if as_json:
+        document(found)
+    else:
+        segments_report.one(space.job, found)
+
+
+def _rank_over_segments(
+    job_file: Path, space: JobSpace, given: dict[str, Value], count: int, kb: Path | None, as_json: bool
+) -> None:
+    from autoscout.tuning.over_segments import over_segments
+    from tui.printing import segments_report
+
+    found = over_segments(space, kb_if_any(kb), count, given)
+    if as_json:
+        document(found)
+    else:
+        segments_report.ranked(space.job, found)
+        _launch_of_first(job_file, space, found.rows[0].name, found.rows[0].configuration)
 
 
 def _over_engines(job_file: Path, count: int, svg: Path | None, kb: Path | None, as_json: bool) -> None:

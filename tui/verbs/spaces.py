@@ -20,7 +20,7 @@ def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, k
 
     if graph is not None and graph.suffix not in ("", ".svg"):
         raise click.UsageError(f"--graph {graph}: the file name must end in .svg, such as {graph.stem}.svg")
-    job = load_job(job_file)
+    job = load_job(job_file, segmented=True)
     for sentence in notes(job):
         note(sentence)
     found = JobSpace.of_job(job)
@@ -44,7 +44,7 @@ def explain(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
     from autoscout.targets.jobs import JobSpace
     from tui.printing import space_report
 
-    space = JobSpace.of_job(load_job(job_file))
+    space = JobSpace.of_job(load_job(job_file, segmented=True))
     explanation = explaining.explain(space, explaining.parse(space, assignments), space.reference)
     space_report.explanation(explanation, as_json)
     return 3 if explanation.nearest is not None or explanation.violations else 0
