@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from autoscout.simulate.serving import highest_rate
+from autoscout.simulate.serving import highest_rate, simulator
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.highest_rate import of_few, of_many, of_one
 from autoscout.simulate.serving.one_replica import open_run
@@ -240,6 +240,31 @@ def test_more_readers_raise_the_rate_until_the_others_limit_it() -> None:
         "tp": np.full(3, 4.0),
     }
     assert np.isnan(rates_of(traffic, **large)).all()  # no reader holds the model
+
+
+def test_fleets_in_any_order_have_the_same_rates() -> None:
+    """A search began at the rate of the row before it: the second row had 0, which was also kept."""
+    traffic = Traffic(rate=1.0, requests=100, input_len=200, output_len=200)
+    columns = {"dp": np.array([8.0, 1.0]), "max_num_seqs": np.array([512.0, 1.0])}
+    routers = {"router": np.full(2, "round_robin"), "limit_e2el_p50_ms": 30_000.0}
+    first, last = rates_of(traffic, **routers, **columns)
+    simulator._SIMULATED.clear()
+    assert rates_of(traffic, **routers, **{name: v[::-1] for name, v in columns.items()}).tolist() == [last, first]
+    assert first > last > 0
+
+
+def test_a_fleet_that_only_some_requests_fit_has_no_rate() -> None:
+    """It ended with a ValueError."""
+    traffic = Traffic(rate=1.0, requests=120, input_len=[100, 500, 30_000], output_len=60)
+    tight = {"gpu_memory_utilization": np.array([0.22]), "router": np.array(["round_robin"])}
+    assert rates_of(traffic, **tight).tolist() == [0.0]
+
+
+def test_few_fleets_of_conversations_have_the_rate_of_many() -> None:
+    """Simulated loads ended before the first conversations did, and kept their limits at ten times the rate."""
+    traffic = Traffic(rate=1.0, input_len=800, output_len=60, sessions=Sessions(turns=10, think_s=10.0))
+    few, many = (rates_of(traffic, dp=np.ones(n)) for n in (1, EXACT + 1))
+    assert few[0] == many[0] > 0
 
 
 def test_a_router_that_keeps_conversations_on_an_engine_raises_the_rate() -> None:

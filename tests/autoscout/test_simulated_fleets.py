@@ -7,7 +7,7 @@ from scipy.stats import spearmanr
 from autoscout.job.requests import Requests
 from autoscout.simulate.hardware.device import shipped
 from autoscout.simulate.serving.events import simulate
-from autoscout.simulate.serving.fleet_run import link_of, run_fleet
+from autoscout.simulate.serving.fleet_run import Fleets, link_of
 from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
@@ -57,7 +57,7 @@ def test_too_few_readers_are_a_queue():
 @pytest.mark.parametrize("users", [4, 48])
 def test_users_that_wait_are_as_many_as_are_under_way(users: int):
     columns = {**SHAPE, **LONG, **APART, "concurrency": users}
-    run = run_fleet(columns, setup(columns, device("a100"), 1), 0)
+    run = Fleets(columns, setup(columns, device("a100"), 1)).run(0)
     assert run is not None
     assert not np.isnan(run.end_s).any()
     assert (run.first_s > run.arrival_s).all()
@@ -76,7 +76,7 @@ def test_prompts_whose_caches_have_come_begin_in_turn():
         "max_num_batched_tokens": 8192.0,
     }
     load = {**SHAPE, **LONG, "input_len": 500, "length_spread": 0.0, "rate": 4.0, **full}
-    run = run_fleet(load, setup(load, device("a100"), 1), 0)
+    run = Fleets(load, setup(load, device("a100"), 1)).run(0)
     assert run is not None
     assert np.max(run.first_s - run.arrival_s) > 1.0
     assert (np.diff(run.first_s[np.argsort(run.arrival_s)]) >= 0).all()
@@ -101,10 +101,23 @@ def test_all_are_answered_where_caches_that_arrived_hold_all_blocks():
     )
     wide = {"prefill": 6.0, "prefill_tp": 1.0, "tp": 1.0, "dp": 1.0, "max_num_seqs": 8.0}
     columns = {**SHAPE, "gpu": "h100", "traffic": load, **wide}
-    run = run_fleet(columns, setup(columns, device("h100"), 1), 0)
+    run = Fleets(columns, setup(columns, device("h100"), 1)).run(0)
     assert run is not None
     assert run.preemptions > 0
     assert not np.isnan(run.end_s).any()
+
+
+def test_all_that_fit_are_answered_where_prompts_are_shorter_than_the_shared_beginning():
+    """They shared a part of a node as if it were whole: blocks were lost, and the simulation did not end."""
+    load = Traffic(rate=2.0, requests=150, input_len=[10, 5000], output_len=[1, 60], shared_prefix=1000)
+    tight = {"router": np.array(["round_robin"]), "gpu_memory_utilization": 0.215, "kv_offload": np.array([0.05])}
+    columns = {**SHAPE, "gpu": "a100", "traffic": load, **tight}
+    s = setup(columns, device("a100"), 1)
+    run = Fleets(columns, s).run(0)
+    assert run is not None
+    fit = np.ceil((run.input_len + run.output_len) / 16) <= s.memory.kv_tokens[0] // 16
+    assert (np.isnan(run.end_s) == ~fit).all()
+    assert fit.any()
 
 
 def test_what_fits_in_one_pool_only_is_not_served():

@@ -39,7 +39,7 @@ import numpy as np
 
 from autoscout.job.requests import poisson
 from autoscout.job.trace import BLOCK
-from autoscout.simulate.serving.fleet_run import run_fleet
+from autoscout.simulate.serving.fleet_run import Fleets
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
 from autoscout.simulate.validation.serving_tables import columns_of_rows
@@ -113,7 +113,7 @@ def _after_warm_up(row: Row, columns: dict[str, Any], metrics: list[str]) -> dic
                 each = {"timestamp": 1000 * at, "input_length": prompt, "output_length": int(row["output_len"])}
                 file.write(json.dumps({**each, "hash_ids": [100 * d + k for k in range(alike)] + own}) + "\n")
         columns["traffic"] = Traffic(trace=str(trace))
-        run = run_fleet(columns, setup(columns, device(str(columns["gpu"][0])), 1), 0)
+        run = Fleets(columns, setup(columns, device(str(columns["gpu"][0])), 1)).run(0)
     if run is None:
         return dict.fromkeys(metrics, (np.nan, np.nan))
     arrival, begun, end = run.arrival_s[asked:], run.first_s[asked:], run.end_s[asked:]

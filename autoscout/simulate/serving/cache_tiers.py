@@ -1,8 +1,9 @@
 """Tiers of the KV cache behind the devices' memory, as vLLM's OffloadingConnector has them: the host's memory, and
 files below it (TieringOffloadingSpec with a secondary tier of type fs).
 
-Every tier gets all blocks when they are computed. Files have no limit on their size. What is read from files goes to
-the host's memory first, which evicts blocks for it, and from there to the device."""
+Every tier gets all blocks: those of a prompt when its first step begins, those of an answer at its end. Files have no
+limit on their size. What is read from files goes to the host's memory first, which evicts blocks for it, and from there
+to the device."""
 
 from collections.abc import Sequence
 

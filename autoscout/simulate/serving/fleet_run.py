@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.job.requests import Requests, of_traffic
+from autoscout.job.requests import of_traffic
 from autoscout.job.trace import HASHED
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.serving.engine_run import EngineRun, step_times
@@ -38,8 +38,9 @@ def apart(columns: Mapping[str, Any], n: int) -> np.ndarray:
 
 
 def on_disk(columns: Mapping[str, Any], n: int) -> np.ndarray:
-    """(n,) whether a configuration has a tier of the KV cache in files."""
-    return switches(columns, "kv_disk", False, n)
+    """(n,) whether a configuration has a tier of the KV cache in files, which is below the one in the host's memory."""
+    below = numbers(columns, "kv_offload", 0.0, n) > 0
+    return switches(columns, "kv_disk", False, n) & below & ~apart(columns, n)
 
 
 def continues(traffic: Any) -> bool:
@@ -63,25 +64,21 @@ class Fleets:
     def _readers(self) -> Setup:
         return readers(self._columns, self._s.engine.device, len(self._s.replicas))
 
-    def fits(self, i: int, requests: Requests) -> bool:
-        """Whether any request fits into the KV cache of configuration i's engines."""
-        if self._s.memory.kv_tokens[i] < int((requests.input_len + requests.output_len).min()):
-            return False
-        return not self.apart[i] or self._readers.memory.kv_tokens[i] >= int(requests.input_len.min()) + 1
-
     def run(self, i: int, load: FleetLoad | None = None) -> EngineRun | None:
         """The run of configuration i; None if no request fits. `load`: the requests, if not the columns' own."""
         s = self._s
         load = load or _load(self._columns.get("traffic"), s, i)
-        if not self.fits(i, load.requests):
-            return None
         e, limits = engine_of(s, i), limits_of(s, i)
         longest = 0 if limits.chunked else int((load.requests.input_len + load.requests.output_len).max())
+        if limits.kv_tokens < int((load.requests.input_len + load.requests.output_len).min()):
+            return None
         count, times = max(int(s.replicas[i]), 1), step_times(e, limits, longest)
         groups = [EngineGroup(count, "both", times, limits, tiers=self._tiers(i, e))]
         if self.apart[i]:
             reading = self._readers.of(np.array([i]))
             of_readers = limits_of(reading, 0)
+            if of_readers.kv_tokens < int(load.requests.input_len.min()) + 1:
+                return None
             own = step_times(reading.engine, of_readers, longest)
             groups = [
                 EngineGroup(max(int(reading.replicas[0]), 1), "reads", own, of_readers),
@@ -98,11 +95,6 @@ class Fleets:
         host = (int(float(self._offload[i]) * 2**30 / whole), each / (1e9 * hw.host_gb_s))
         files = (sys.maxsize, whole / (1e9 * hw.storage_gb_s))
         return [host, files] if self._on_disk[i] else [host]
-
-
-def run_fleet(columns: Mapping[str, Any], s: Setup, i: int) -> EngineRun | None:
-    """The run of configuration i as a whole fleet; None if no request fits."""
-    return Fleets(columns, s).run(i)
 
 
 def link_of(e: EngineShapes) -> tuple[float, float]:

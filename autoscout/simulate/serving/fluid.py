@@ -11,6 +11,7 @@ and by Little's law n = users - waiting users."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,9 @@ def fluid(s: Setup, wanted: Collection[str] | None = None) -> dict[str, np.ndarr
 
 
 def solved(s: Setup) -> Solved:
-    """`fluid` of `s`. What all quantiles share is computed once and kept."""
+    """`fluid` of `s`. What all quantiles share is computed once and kept, unless `s` has more rows than a block."""
+    if len(s.batch) > _BLOCK:
+        return partial(fluid, s)
     blocks = list(_blocks(s))
     return lambda wanted: _joined(len(s.batch), blocks, wanted)
 

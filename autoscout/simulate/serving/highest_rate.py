@@ -40,7 +40,7 @@ _SURE = 2.0  # a limit is clearly broken if this many times the allowed number o
 _EASY = 0.75  # a limit is clearly kept if no request exceeds this share of it
 _MOST_FOUND = 20_000  # limit on cached results
 _PER_REQUEST = ("arrival_s", "first_s", "end_s", "output_len", "input_len")  # arrays of a run
-_OF_NO_FLEET = MappingProxyType[str, Any]({})  # columns of configurations that are simulated engine by engine
+_OF_NO_FLEET = MappingProxyType[str, Any]({})  # without columns, no configuration has separate engines for prompts
 _IDLE_S = 1e5  # pause between the loads of a configuration's engines, which are simulated one after another on one
 
 
@@ -173,25 +173,22 @@ def of_one(
     return Highest(rate, engines.room, engines.limits)
 
 
-def of_fleet(
-    traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], columns: Mapping[str, Any], start: float = 0.0
-) -> float:
-    """The highest rate of configuration i, whose fleet is simulated as a whole; NaN if no request fits. `columns`: of
-    the same configurations; `start`: the first rate to try (0: the estimate by `of_many`)."""
+def of_fleet(traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], columns: Mapping[str, Any]) -> float:
+    """The highest rate of configuration i, whose fleet is simulated as a whole; NaN if its requests do not fit.
+    `columns`: of the same configurations. The search starts from the estimate by `of_many`."""
     fleets, one = Fleets(columns, s), np.array([i])
-    if not fleets.fits(i, of_traffic(traffic)):
+    near = float(of_many(s.of(one), limits_ms, columns_at(columns, one, len(s.rate)))[0])
+    if math.isnan(near):
         return math.nan
 
     def load(seed: int, count: int, rate: float) -> _Load:
         whole = of_traffic(traffic, seed, count)
-        asked = replace(whole, arrival_s=whole.arrival_s * whole.mean_rate / rate)
-        run = fleets.run(i, FleetLoad(asked, traffic.sessions.think_s if traffic.sessions else 0.0))
-        assert run is not None  # because a request fits
+        run = fleets.run(i, FleetLoad(replace(whole, arrival_s=whole.arrival_s * whole.mean_rate / rate)))
+        assert run is not None  # a request of mean lengths fits, so the shortest one does
         order = np.argsort(run.arrival_s, kind="stable")
         return _Load(replace(run, **{name: getattr(run, name)[order] for name in _PER_REQUEST}), [slice(None)])
 
-    near = start or float(of_many(s.of(one), limits_ms, columns_at(columns, one, len(s.rate)))[0]) or _SLOW
-    return _searched(partial(_keeps, load, traffic, limits_ms), near, start)
+    return _searched(partial(_keeps, load, traffic, limits_ms), near or _SLOW, 0.0)
 
 
 def _keeps(

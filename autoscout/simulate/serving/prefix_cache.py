@@ -68,9 +68,10 @@ def _alone(paths: SharedPaths, requests: Requests) -> list[Path]:
         if not begun and shared:
             begun = [(paths.node(0, 0), shared)]
         path, left = Path(), tokens
+        # Equal nodes have equal tokens, so a part of a shared beginning counts as the request's own.
         for node, length in [*begun, (i, tokens)]:
             if left > 0:
-                path.append((node, min(length, left)))
+                path.append((node if length <= left else i, min(length, left)))
                 left -= length
         found.append(path)
     return found

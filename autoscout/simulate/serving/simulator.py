@@ -223,6 +223,9 @@ def evaluate(columns: Columns, kind: str, counts: np.ndarray, metric: str = "") 
     n = len(counts)
     batches = numbers({} if "traffic" in columns else columns, "batch", 0.0, n) > 0
     exact = np.full(n, counts.sum() <= EXACT) | (batches & (counts[batches].sum() <= EXACT_BATCHES))
+    if metric == HIGHEST_RATE and isinstance(traffic := columns.get("traffic"), Traffic) and traffic.sessions:
+        # The short loads of the simulated search end before as many conversations are under way as the rate leads to.
+        exact = np.zeros(n, dtype=bool)
     keys = _keys(columns, kind, n) if exact.any() else []
     rows = _rows(columns, kind, n)
     s = rows.setup
@@ -316,12 +319,11 @@ def _highest_rates(columns: Columns, rows: _Rows, keys: Sequence[Any]) -> np.nda
     limits, traffic, s = _limits(columns), columns.get("traffic"), rows.setup
     if not keys or not isinstance(traffic, Traffic):
         return of_many(s, limits, columns)
-    whole, rates, start = rows.fleets.whole, np.full(len(keys), np.nan), 0.0
+    whole, rates = rows.fleets.whole, np.full(len(keys), np.nan)
     rates[~whole] = of_few(traffic, s.of(np.flatnonzero(~whole)), limits)
     for i in np.flatnonzero(whole).tolist():
-        searched = partial(of_fleet, traffic, s, i, limits, columns, start)
-        rates[i] = _once((HIGHEST_RATE, keys[i]), lambda ask=searched: {HIGHEST_RATE: ask()})[HIGHEST_RATE]
-        start = rates[i] if rates[i] > 0 else start
+        found = _once((HIGHEST_RATE, keys[i]), lambda i=i: {HIGHEST_RATE: of_fleet(traffic, s, i, limits, columns)})
+        rates[i] = found[HIGHEST_RATE]
     return rates
 
 
