@@ -90,14 +90,8 @@ def ranking(
 
     Errors: AutoscoutError; exit code 1 if nothing can predict the job, 3 if nothing is predicted to run."""
     simulators = fitted_simulators(job, kb)
-
-    def predicted(some: JobSpace) -> "PredictedRows":
-        return PredictedRows(some, job, simulators(some))
-
     space = with_fixed(job, knobs) if knobs else whole
-    rows_of_space = predicted(space)
-    counts = [k for k in space.knobs if job.objective.metric == DEVICES and k.name in device_counts(job)]
-    best = _fewest(space, counts, predicted, count) if counts else rows_of_space.best(count)
+    rows_of_space, best = best_rows(space, job, simulators, count)
     names = [space.knobs[i].name for i in rows_of_space.layout]
     layouts = {tuple(map(row.configuration.get, names)) for row in best}
     return PredictedRanking(
@@ -105,12 +99,25 @@ def ranking(
         metric=job.objective.metric,
         rows=rows_of_space.simulators.ensemble.rows,
         searched=space.count,
-        reference=(predicted(whole) if knobs else rows_of_space).reference(),
+        reference=(PredictedRows(whole, job, simulators(whole)) if knobs else rows_of_space).reference(),
         best=best,
         layouts=len(layouts) == len(best),
         unpriced=unpriced(space, [Configuration(row.configuration) for row in best]),
         fits=rows_of_space.fitting_load() if _doubtful(best) else "",
     )
+
+
+def best_rows(
+    space: JobSpace, job: Job, simulators: Callable[[JobSpace], Simulators], count: int
+) -> tuple["PredictedRows", list[Ranked]]:
+    """(predictions for the space, its best configurations). `simulators`: of any space of the job."""
+
+    def predicted(some: JobSpace) -> "PredictedRows":
+        return PredictedRows(some, job, simulators(some))
+
+    rows = predicted(space)
+    counts = [k for k in space.knobs if job.objective.metric == DEVICES and k.name in device_counts(job)]
+    return rows, _fewest(space, counts, predicted, count) if counts else rows.best(count)
 
 
 def with_fixed(job: Job, knobs: Mapping[str, Value]) -> JobSpace:

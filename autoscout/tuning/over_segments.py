@@ -13,7 +13,7 @@ from autoscout.job.objective import from_metric, to_metric
 from autoscout.job.segments import segment_jobs
 from autoscout.job.words import listed
 from autoscout.targets.jobs import JobSpace
-from autoscout.tuning.best_predicted import SHARES, PredictedRows, Ranked, ranking, with_fixed
+from autoscout.tuning.best_predicted import SHARES, PredictedRows, Ranked, best_rows, with_fixed
 from autoscout.tuning.predict import Predicted, fitted_simulators, predict, unpriced
 from kb.records import AutoscoutError, Objective, Value
 
@@ -104,12 +104,13 @@ def over_segments(
     space = with_fixed(whole.job, knobs) if knobs else whole
     jobs, reference = segment_jobs(space.job), space.codes_of(whole.reference.knobs)
     firsts: list[Codes] = [tuple(reference)] if reference else []
+    loads: dict[str, PredictedRows] = {}
     for segment, job in jobs.items():
         try:
-            firsts += _codes(space, ranking(space, job, kb, count).best)
+            loads[segment], best = best_rows(space, job, fitted_simulators(job, kb), count)
         except AutoscoutError as error:
             raise _named(segment, error) from error
-    loads = {each: PredictedRows(space, job, fitted_simulators(job, kb)(space)) for each, job in jobs.items()}
+        firsts += _codes(space, best)
     return _Priced(space, loads, tuple(reference) if reference else None).ranking(firsts, count)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from record_files import own_records
+from test_prefix_cache import LLAMA, LONG, SHAPE
 
 from autoscout.simulate.encode import of_configurations, of_job
 from autoscout.simulate.serving.simulator import ServingSimulator
@@ -16,7 +17,6 @@ from kb.records import (
     Configuration,
     Job,
     LaunchSettings,
-    Model,
     Node,
     Objective,
     Sessions,
@@ -24,10 +24,6 @@ from kb.records import (
     Traffic,
 )
 
-SHAPE = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "gated": 1, "vocab": 128256}
-LLAMA = Model(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256, gated=True, norm="rmsnorm")
-# Conversations of up to 9,000 tokens with 48 users: about 50 GiB, in 8 GiB of a device's memory.
-LONG = Traffic(concurrency=48, requests=240, input_len=1500, output_len=60, sessions=Sessions(turns=6, think_s=1.0))
 RECORD = 'name = "{0}"\nsource = "made up"\nlike = "a100"\nstorage_gb_s = {1}\n'
 
 

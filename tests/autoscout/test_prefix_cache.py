@@ -14,6 +14,7 @@ from kb.records import Cluster, Job, LaunchSettings, Model, Node, Objective, Ses
 
 SHAPE = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "gated": 1, "vocab": 128256}
 LLAMA = Model(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256, gated=True, norm="rmsnorm")
+# Conversations of up to 9,000 tokens with 48 users: about 50 GiB, in 8 GiB of a device's memory.
 LONG = Traffic(concurrency=48, requests=240, input_len=1500, output_len=60, sessions=Sessions(turns=6, think_s=1.0))
 
 

@@ -53,7 +53,7 @@ class Fleets:
 
     def __init__(self, columns: Mapping[str, Any], s: Setup) -> None:
         n = len(s.replicas)
-        self._columns, self._s = columns, s
+        self.columns, self.setup = columns, s
         self.apart = apart(columns, n)
         self.whole = self.apart | continues(columns.get("traffic")) | ("router" in columns)
         self._routers = routers(columns, n)
@@ -62,12 +62,12 @@ class Fleets:
 
     @cached_property
     def _readers(self) -> Setup:
-        return readers(self._columns, self._s.engine.device, len(self._s.replicas))
+        return readers(self.columns, self.setup.engine.device, len(self.setup.replicas))
 
     def run(self, i: int, load: FleetLoad | None = None) -> EngineRun | None:
         """The run of configuration i; None if no request fits. `load`: the requests, if not the columns' own."""
-        s = self._s
-        load = load or _load(self._columns.get("traffic"), s, i)
+        s = self.setup
+        load = load or _load(self.columns.get("traffic"), s, i)
         e, limits = engine_of(s, i), limits_of(s, i)
         longest = 0 if limits.chunked else int((load.requests.input_len + load.requests.output_len).max())
         if limits.kv_tokens < int((load.requests.input_len + load.requests.output_len).min()):

@@ -60,8 +60,8 @@ def of_many(s: Setup, limits_ms: Mapping[str, float], columns: Mapping[str, Any]
         k, rate = rates.shape[1], rates.ravel()
         requests = np.clip(_LASTING * rate * np.repeat(answer_s, k), REQUESTS_PER_LOAD, _LONGEST)
         rows = np.repeat(np.arange(n), k)
-        each = searched.of(rows) if k > 1 else searched
-        found = fleet_fluid(columns_at(columns, rows, n), replace(each, rate=rate, requests=requests), wanted)
+        each, its = (searched.of(rows), columns_at(columns, rows, n)) if k > 1 else (searched, columns)
+        found = fleet_fluid(its, replace(each, rate=rate, requests=requests), wanted)
         all_kept = np.logical_and.reduce([found[metric] <= bound for metric, bound in limits_ms.items()])
         number = np.logical_and.accumulate(all_kept.reshape(n, k), axis=1).sum(axis=1)
         answer_s = found["e2el_p50_ms"].reshape(n, k)[np.arange(n), np.maximum(number - 1, 0)] / 1e3
@@ -173,11 +173,11 @@ def of_one(
     return Highest(rate, engines.room, engines.limits)
 
 
-def of_fleet(traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], columns: Mapping[str, Any]) -> float:
-    """The highest rate of configuration i, whose fleet is simulated as a whole; NaN if its requests do not fit.
-    `columns`: of the same configurations. The search starts from the estimate by `of_many`."""
-    fleets, one = Fleets(columns, s), np.array([i])
-    near = float(of_many(s.of(one), limits_ms, columns_at(columns, one, len(s.rate)))[0])
+def of_fleet(traffic: Traffic, fleets: Fleets, i: int, limits_ms: Mapping[str, float]) -> float:
+    """The highest rate of configuration i, whose fleet is simulated as a whole; NaN if its requests do not fit. The
+    search starts from the estimate by `of_many`."""
+    s, one = fleets.setup, np.array([i])
+    near = float(of_many(s.of(one), limits_ms, columns_at(fleets.columns, one, len(s.rate)))[0])
     if math.isnan(near):
         return math.nan
 

@@ -232,7 +232,7 @@ class RoutedEngine(EngineSimulation):
         super()._release(s, tokens)
 
     def _ended(self, s: Sequence) -> None:
-        self.end[s.id] = self.now + s.late
+        super()._ended(s)
         self._tell(self.end[s.id], END, s.id)
 
     def _tell(self, at: float, kind: int, i: int) -> None:

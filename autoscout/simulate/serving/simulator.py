@@ -319,10 +319,11 @@ def _highest_rates(columns: Columns, rows: _Rows, keys: Sequence[Any]) -> np.nda
     limits, traffic, s = _limits(columns), columns.get("traffic"), rows.setup
     if not keys or not isinstance(traffic, Traffic):
         return of_many(s, limits, columns)
-    whole, rates = rows.fleets.whole, np.full(len(keys), np.nan)
+    fleets, rates = rows.fleets, np.full(len(keys), np.nan)
+    whole = fleets.whole
     rates[~whole] = of_few(traffic, s.of(np.flatnonzero(~whole)), limits)
     for i in np.flatnonzero(whole).tolist():
-        found = _once((HIGHEST_RATE, keys[i]), lambda i=i: {HIGHEST_RATE: of_fleet(traffic, s, i, limits, columns)})
+        found = _once((HIGHEST_RATE, keys[i]), lambda i=i: {HIGHEST_RATE: of_fleet(traffic, fleets, i, limits)})
         rates[i] = found[HIGHEST_RATE]
     return rates
 
